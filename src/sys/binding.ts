@@ -1,0 +1,139 @@
+/**
+ * The native surface, declared once: every function the addon exports, one per system call or batch.
+ *
+ * Rules: arguments are read, the call is made, and the value or `-errno` comes back; nothing throws for an operating
+ * error (a wrong argument type throws TypeError, a bug of ours). No policy lives below this line. Importing this file
+ * loads nothing; the first `native()` does.
+ *
+ * `Bytes` is a Uint8Array or Buffer. A socket address is the bytes of `struct sockaddr_in` or `sockaddr_in6`
+ * (see wire/sockaddr.ts).
+ */
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { ZerotxError } from '../core/errors.ts';
+
+export interface Native {
+  // --- sockets: all descriptors are close-on-exec and non-blocking ---
+  socket(domain: number, type: number, protocol: number): number;
+  bind(fd: number, sockaddr: Uint8Array): number;
+  /** Non-blocking: normally `-EINPROGRESS`. */
+  connect(fd: number, sockaddr: Uint8Array): number;
+  listen(fd: number, backlog: number): number;
+  /** accept4(2); the peer's address is written to `sockaddrOut` (28 bytes or more). */
+  accept(fd: number, sockaddrOut: Uint8Array): number;
+  /** Return the length of the address written. */
+  getsockname(fd: number, sockaddrOut: Uint8Array): number;
+  getpeername(fd: number, sockaddrOut: Uint8Array): number;
+  setsockoptInt(fd: number, level: number, name: number, value: number): number;
+  /** The option's value (never negative for the options we read) or `-errno`. */
+  getsockoptInt(fd: number, level: number, name: number): number;
+  /** Raw forms, for structures such as TCP_INFO or SO_LINGER; get returns the length written. */
+  setsockopt(fd: number, level: number, name: number, value: Uint8Array): number;
+  getsockopt(fd: number, level: number, name: number, out: Uint8Array): number;
+  shutdown(fd: number, how: number): number;
+  /** `connect(AF_UNSPEC)`: stops the wire at once (RST on TCP); the descriptor stays readable for its error queue. */
+  abort(fd: number): number;
+  close(fd: number): number;
+  /** SIOCOUTQ: bytes written but not yet acknowledged by the peer's TCP. */
+  outq(fd: number): number;
+
+  // --- data ---
+  /**
+   * sendmsg(2) with the first `count` (at most 64) entries of `buffers` as its iovec list; `flags` as given (the addon
+   * adds MSG_DONTWAIT and MSG_NOSIGNAL). With MSG_ZEROCOPY a result > 0 is one step of the socket's notification
+   * counter, and the addon counts it as outstanding until drainErrors() returns it.
+   */
+  sendv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number): number;
+  /** The same for unconnected datagram sockets. */
+  sendtov(fd: number, buffers: readonly Uint8Array[], count: number, flags: number, sockaddr: Uint8Array): number;
+  /** readv(2) into the first `count` (at most 64) entries; 0 is end of stream. */
+  readv(fd: number, buffers: readonly Uint8Array[], count: number): number;
+  /** recvmsg(2) of one datagram; `sockaddrOut` may be null; returns the length, MSG_TRUNC shows as a length beyond the buffers. */
+  recvfromv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number, sockaddrOut: Uint8Array | null): number;
+  /**
+   * Reads the error queue until it is empty or `out` is full. Each record takes errqueueWords (6) words of `out`:
+   * ee_errno, ee_origin, ee_type, ee_code, ee_info, ee_data (see wire/errqueue.ts). Returns the number of records.
+   * The control buffer is 512 bytes and its length is reset for every record: a short one would lose the record.
+   */
+  drainErrors(fd: number, out: Uint32Array): number;
+  /** Zero-copy calls of this descriptor whose completion has not been drained yet. */
+  outstanding(fd: number): number;
+
+  // --- reactor: one private edge-triggered epoll set per environment, polled by one uv_poll ---
+  /**
+   * Creates the set. After each wait `callback(count)` runs with `count` pairs (token, events) in `out`, at most
+   * out.length / 2 a turn. May be called once per environment (`-EBUSY` afterwards).
+   */
+  reactorStart(out: Uint32Array, callback: (count: number) => void): number;
+  /** Adds `fd` with EPOLLET | `events`; `token` (u32) comes back with its events. */
+  reactorAdd(fd: number, token: number, events: number): number;
+  reactorRemove(fd: number): number;
+  /** Whether the set keeps the event loop alive (it does not to begin with). */
+  reactorRef(on: boolean): void;
+
+  // --- memory ---
+  /**
+   * mmap(2)ed, page-aligned, zeroed memory as an external ArrayBuffer; `huge` asks for MADV_HUGEPAGE on 2 MiB
+   * alignment. Returns `-errno` on failure. The mapping goes when the ArrayBuffer is collected, unless the
+   * environment ends with sends in flight: then it is left mapped (quarantine).
+   */
+  slabCreate(bytes: number, huge: boolean): ArrayBuffer | number;
+  /** Address modulo the page size, to assert alignment; and whether two views share memory is asked of JS, not here. */
+  pageOffset(bytes: Uint8Array): number;
+  /**
+   * memcpy for a batch: copies `count` pairs; triple i of `ops` is (sourceOffset, destinationOffset, length).
+   * Bounds are checked, `-EFAULT` otherwise, with nothing copied.
+   */
+  copyBatch(destination: Uint8Array, source: Uint8Array, ops: Uint32Array, count: number): number;
+
+  // --- process ---
+  /** RLIMIT_MEMLOCK's soft limit in bytes, or -1 when unlimited or the process has CAP_IPC_LOCK. */
+  memlockLimit(): number;
+  /**
+   * The process-wide account of pinned pages, shared by all environments (an atomic counter): adds `pages` if the sum stays within
+   * `limitPages` (negative: no limit) and returns 0, else `-ENOMEM`. What an environment still holds when it ends is given back.
+   */
+  budgetCharge(pages: number, limitPages: number): number;
+  budgetUncharge(pages: number): void;
+  /** Pages charged now, by all environments. */
+  budgetUsed(): number;
+  /** Slabs of ended environments that the kernel may still read: never unmapped. */
+  quarantinedBytes(): number;
+  pageSize(): number;
+}
+
+let loaded: Native | undefined;
+
+/** Loads the addon on first use; throws `ZTX_NO_ADDON` with the way out when it is not there. */
+export function native(): Native {
+  loaded ??= load();
+  return loaded;
+}
+
+function load(): Native {
+  const root = packageRoot();
+  const require = createRequire(import.meta.url);
+  try {
+    return require('node-gyp-build')(root) as Native;
+  } catch (cause) {
+    throw new ZerotxError(
+      'ZTX_NO_ADDON',
+      `the native addon for ${process.platform}-${process.arch} is missing in ${root}; ` +
+        'build it with "npm run build:native" (needs a C compiler and Python)',
+      { cause },
+    );
+  }
+}
+
+/** The folder with our package.json: two or three levels up, by where the compiler put this file. */
+function packageRoot(): string {
+  let folder = dirname(fileURLToPath(import.meta.url));
+  while (!existsSync(join(folder, 'package.json'))) {
+    const parent = dirname(folder);
+    if (parent === folder) break;
+    folder = parent;
+  }
+  return folder;
+}
