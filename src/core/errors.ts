@@ -39,7 +39,11 @@ export class ZerotxError extends Error {
 }
 
 /** An error for `-errno` as a native call returned it. */
-export function errnoError(errno: number, syscall: string, details: ErrorDetails & { hint?: string } = {}): ZerotxError {
+export function errnoError(
+  errno: number,
+  syscall: string,
+  details: ErrorDetails & { hint?: string } = {},
+): ZerotxError {
   const code = errnoName(errno);
   const where =
     details.address === undefined
@@ -69,7 +73,14 @@ nameByErrno.set(constants.errno.EAGAIN, 'EAGAIN');
 nameByErrno.set(constants.errno.EOPNOTSUPP, 'EOPNOTSUPP');
 
 const retryCodes = new Set(['EAGAIN', 'EINTR', 'ENOBUFS', 'ENOMEM', 'ETIMEDOUT', 'ABORT_ERR', 'EADDRINUSE']);
-const reconnectCodes = new Set(['ECONNRESET', 'ECONNREFUSED', 'EPIPE', 'EHOSTUNREACH', 'ENETUNREACH', 'ENOTCONN']);
+const reconnectCodes = new Set([
+  'ECONNRESET',
+  'ECONNREFUSED',
+  'EPIPE',
+  'EHOSTUNREACH',
+  'ENETUNREACH',
+  'ENOTCONN',
+]);
 
 function defaultNext(code: string): Next {
   if (retryCodes.has(code)) return 'retry';

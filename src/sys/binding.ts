@@ -47,11 +47,23 @@ export interface Native {
    */
   sendv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number): number;
   /** The same for unconnected datagram sockets. */
-  sendtov(fd: number, buffers: readonly Uint8Array[], count: number, flags: number, sockaddr: Uint8Array): number;
+  sendtov(
+    fd: number,
+    buffers: readonly Uint8Array[],
+    count: number,
+    flags: number,
+    sockaddr: Uint8Array,
+  ): number;
   /** readv(2) into the first `count` (at most 64) entries; 0 is end of stream. */
   readv(fd: number, buffers: readonly Uint8Array[], count: number): number;
   /** recvmsg(2) of one datagram; `sockaddrOut` may be null; returns the length, MSG_TRUNC shows as a length beyond the buffers. */
-  recvfromv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number, sockaddrOut: Uint8Array | null): number;
+  recvfromv(
+    fd: number,
+    buffers: readonly Uint8Array[],
+    count: number,
+    flags: number,
+    sockaddrOut: Uint8Array | null,
+  ): number;
   /**
    * Reads the error queue until it is empty or `out` is full. Each record takes errqueueWords (6) words of `out`:
    * ee_errno, ee_origin, ee_type, ee_code, ee_info, ee_data (see wire/errqueue.ts). Returns the number of records.
@@ -115,8 +127,10 @@ export function native(): Native {
 function load(): Native {
   const root = packageRoot();
   const require = createRequire(import.meta.url);
+  // Another build of the addon, such as one with sanitizers.
+  const override = process.env.ZEROTX_ADDON;
   try {
-    return require('node-gyp-build')(root) as Native;
+    return (override ? require(override) : require('node-gyp-build')(root)) as Native;
   } catch (cause) {
     throw new ZerotxError(
       'ZTX_NO_ADDON',

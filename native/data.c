@@ -1,0 +1,129 @@
+/*
+ * The data path: one call per batch of buffers, and the error queue that says when the kernel is done with them.
+ *
+ * A socket with SO_ZEROCOPY numbers its successful MSG_ZEROCOPY calls from 0; the error queue gives back inclusive
+ * ranges of numbers, modulo 2^32 (Documentation/networking/msg_zerocopy.rst). Here only their count is kept, for the
+ * end of the environment; which buffer belongs to which number is JavaScript's affair.
+ */
+#include "env.h"
+
+#include <errno.h>
+#include <linux/errqueue.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#define RECORD_WORDS 6
+#define CONTROL_BYTES 512 /* an IPv6 record takes 60; one that does not fit at all is lost for good */
+
+static napi_value send_message(struct call *call, int fd, struct iovec *iov, int32_t count, int flags,
+                               struct bytes *address) {
+  SLOT(*call, fd, slot);
+  struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+  if (address != NULL) {
+    message.msg_name = address->data;
+    message.msg_namelen = (socklen_t)address->length;
+  }
+  ssize_t sent = sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent > 0 && (flags & MSG_ZEROCOPY) && slot->zerocopy) slot->outstanding++;
+  return outcome(call, sent);
+}
+
+static napi_value zt_sendv(napi_env napi, napi_callback_info info) {
+  struct iovec iov[IOV_ENTRIES];
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_INT(call, 2, count);
+  ARG_INT(call, 3, flags);
+  if (!call_iov(&call, 1, count, iov)) return NULL;
+  return send_message(&call, fd, iov, count, flags, NULL);
+}
+
+static napi_value zt_sendtov(napi_env napi, napi_callback_info info) {
+  struct iovec iov[IOV_ENTRIES];
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_INT(call, 2, count);
+  ARG_INT(call, 3, flags);
+  if (!call_iov(&call, 1, count, iov)) return NULL;
+  ARG_BYTES(call, 4, address); /* last: no JavaScript may run between taking pointers and the call */
+  return send_message(&call, fd, iov, count, flags, &address);
+}
+
+static napi_value zt_readv(napi_env napi, napi_callback_info info) {
+  struct iovec iov[IOV_ENTRIES];
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_INT(call, 2, count);
+  if (!call_iov(&call, 1, count, iov)) return NULL;
+  OURS(call, fd);
+  return outcome(&call, readv(fd, iov, count));
+}
+
+static napi_value zt_recvfromv(napi_env napi, napi_callback_info info) {
+  struct iovec iov[IOV_ENTRIES];
+  struct bytes from = {NULL, 0};
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_INT(call, 2, count);
+  ARG_INT(call, 3, flags);
+  if (!call_iov(&call, 1, count, iov)) return NULL;
+  if (!call_is_null(&call, 4) && !call_bytes(&call, 4, &from)) return NULL;
+  OURS(call, fd);
+  struct msghdr message = {
+      .msg_name = from.data, .msg_namelen = (socklen_t)from.length, .msg_iov = iov, .msg_iovlen = (size_t)count};
+  return outcome(&call, recvmsg(fd, &message, flags | MSG_DONTWAIT | MSG_TRUNC));
+}
+
+/* The extended error of a message from the error queue, whatever family the socket has; NULL if it carries none. */
+static const struct sock_extended_err *extended_error(struct msghdr *message) {
+  for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(message); cmsg != NULL; cmsg = CMSG_NXTHDR(message, cmsg)) {
+    bool ip = cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_RECVERR;
+    bool ipv6 = cmsg->cmsg_level == IPPROTO_IPV6 && cmsg->cmsg_type == IPV6_RECVERR;
+    bool vsock = cmsg->cmsg_level == SOL_VSOCK; /* its type number differs between headers and documentation */
+    if ((ip || ipv6 || vsock) && cmsg->cmsg_len >= CMSG_LEN(sizeof(struct sock_extended_err)))
+      return (const struct sock_extended_err *)CMSG_DATA(cmsg);
+  }
+  return NULL;
+}
+
+ssize_t drain_errors(int fd, struct slot *slot, uint32_t *out, size_t capacity) {
+  union {
+    struct cmsghdr align;
+    char bytes[CONTROL_BYTES];
+  } control;
+  size_t count = 0;
+  while (count < capacity) {
+    struct msghdr message = {.msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
+      if (errno == EAGAIN || count > 0) break; /* after a record: the next call reports the trouble */
+      return -errno;
+    }
+    const struct sock_extended_err *error = extended_error(&message);
+    if (error == NULL) continue; /* a record of a kind we did not ask for; it is off the queue, so this ends */
+    if (error->ee_origin == SO_EE_ORIGIN_ZEROCOPY && error->ee_errno == 0) {
+      uint32_t calls = error->ee_data - error->ee_info + 1;
+      slot->outstanding = calls > slot->outstanding ? 0 : slot->outstanding - calls;
+    }
+    if (out != NULL) {
+      const uint32_t record[RECORD_WORDS] = {error->ee_errno, error->ee_origin, error->ee_type,
+                                             error->ee_code,  error->ee_info,   error->ee_data};
+      memcpy(out + count * RECORD_WORDS, record, sizeof record);
+    }
+    count++;
+  }
+  return (ssize_t)count;
+}
+
+static napi_value zt_drain_errors(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_WORDS(call, 1, out);
+  SLOT(call, fd, slot);
+  if (out.length < RECORD_WORDS) return number(&call, -EINVAL); /* 0 would say that the queue is empty */
+  return number(&call, drain_errors(fd, slot, out.data, out.length / RECORD_WORDS));
+}
+
+const struct export data_exports[] = {
+    {"sendv", zt_sendv},       {"sendtov", zt_sendtov},          {"readv", zt_readv},
+    {"recvfromv", zt_recvfromv}, {"drainErrors", zt_drain_errors}, {NULL, NULL},
+};

@@ -1,0 +1,140 @@
+/*
+ * What one JavaScript environment (the main thread or a worker) owns in the addon, and how arguments are read.
+ *
+ * Every function exported to JavaScript gets its `struct env` as the function's data pointer, so that a call costs one
+ * napi_get_cb_info and one read per argument. Nothing is shared between environments but two atomic counters (process.c).
+ *
+ * The descriptor table knows which descriptors this environment opened and how many of their zero-copy calls the kernel
+ * has not confirmed. It has two uses: a number that is not ours is refused with EBADF (a stale descriptor would otherwise
+ * hit one of Node's own), and the end of the environment knows what must be stopped before memory goes away.
+ */
+#ifndef ZEROTX_ENV_H
+#define ZEROTX_ENV_H
+
+#include <node_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "constants.h"
+
+#define IOV_ENTRIES 64 /* iovec entries of one call: 64 x 16 bytes of stack, and no measurable gain beyond */
+#define ARGS_MAX 5
+
+struct slot {
+  uint32_t outstanding; /* zero-copy calls not confirmed yet */
+  bool open;            /* opened by us, not closed yet */
+  bool zerocopy;        /* SO_ZEROCOPY is on: without it the kernel ignores MSG_ZEROCOPY and never confirms */
+};
+
+struct reactor;
+struct slab;
+
+struct env {
+  napi_env napi;
+  uint32_t refs; /* instance data, the hook, and one per slab: which goes last is up to Node */
+  struct slot *slots;
+  uint32_t slot_count;
+  struct reactor *reactor;
+  struct slab *parked; /* finalized slabs that wait for the sockets to be closed */
+  napi_async_cleanup_hook_handle hook;
+  int64_t budget_pages; /* this environment's share of the process-wide account */
+  bool ended;           /* sockets were closed by the cleanup hook */
+  bool quarantined;     /* ... and some sends were still unconfirmed: slabs stay mapped */
+};
+
+/* --- arguments: each reader throws a TypeError and returns false when the kind is wrong --- */
+
+struct call {
+  napi_env napi;
+  struct env *env;
+  napi_value arg[ARGS_MAX];
+};
+
+struct bytes {
+  uint8_t *data; /* NULL for a detached buffer, whose length is 0 */
+  size_t length;
+};
+
+struct words {
+  uint32_t *data;
+  size_t length;
+};
+
+bool call_begin(struct call *call, napi_env napi, napi_callback_info info);
+bool call_int(struct call *call, int index, int32_t *out);
+bool call_uint(struct call *call, int index, uint32_t *out);
+bool call_int64(struct call *call, int index, int64_t *out);
+bool call_bool(struct call *call, int index, bool *out);
+bool call_bytes(struct call *call, int index, struct bytes *out);
+bool call_words(struct call *call, int index, struct words *out);
+/* Reads `count` entries of the array at `index` into `iov`; a count outside 0..IOV_ENTRIES is a RangeError. */
+bool call_iov(struct call *call, int index, int32_t count, struct iovec *iov);
+bool call_is_null(struct call *call, int index);
+
+/* A declaration and its read in one line: ARG_INT(call, 0, fd) declares `fd`. */
+#define ARG(kind, type, call, index, name) \
+  type name;                               \
+  if (!call_##kind(&(call), (index), &name)) return NULL
+#define ARG_INT(call, index, name) ARG(int, int32_t, call, index, name)
+#define ARG_UINT(call, index, name) ARG(uint, uint32_t, call, index, name)
+#define ARG_INT64(call, index, name) ARG(int64, int64_t, call, index, name)
+#define ARG_BOOL(call, index, name) ARG(bool, bool, call, index, name)
+#define ARG_BYTES(call, index, name) ARG(bytes, struct bytes, call, index, name)
+#define ARG_WORDS(call, index, name) ARG(words, struct words, call, index, name)
+#define CALL(name)    \
+  struct call name;   \
+  if (!call_begin(&name, napi, info)) return NULL
+
+napi_value number(struct call *call, int64_t value);
+/* A system call's result: the value, or -errno. */
+napi_value outcome(struct call *call, ssize_t result);
+
+/* --- descriptors (socket.c) --- */
+
+/* NULL when `fd` is not an open descriptor of this environment. */
+static inline struct slot *slot_of(struct env *env, int32_t fd) {
+  if (fd < 0 || (uint32_t)fd >= env->slot_count || !env->slots[fd].open) return NULL;
+  return &env->slots[fd];
+}
+
+#define SLOT(call, fd, slot)                         \
+  struct slot *slot = slot_of((call).env, (fd));     \
+  if (slot == NULL) return number(&(call), -EBADF)
+
+/* As SLOT where only the check is wanted. */
+#define OURS(call, fd) \
+  if (slot_of((call).env, (fd)) == NULL) return number(&(call), -EBADF)
+
+/* Stops the wire: RST on TCP, the send queue is purged and its pages are released; error queue stays readable. */
+int abort_socket(int fd);
+/* --- error queue (data.c) --- */
+
+/* Reads up to `capacity` records into `out` (may be NULL: they are only accounted for); the number read, or -errno. */
+ssize_t drain_errors(int fd, struct slot *slot, uint32_t *out, size_t capacity);
+
+/* --- the end of an environment, in this order --- */
+
+/* Closes every descriptor, aborting and draining those with unconfirmed calls; sets `ended`, and `quarantined`. */
+void sockets_end(struct env *env);
+/* Unmaps the parked slabs, or leaves them to quarantine. */
+void slabs_end(struct env *env);
+void budget_give_back(struct env *env);
+/* Stops polling; `done` runs when the handle is closed, at once if there is none. */
+void reactor_end(struct env *env, void (*done)(struct env *));
+void env_unref(struct env *env);
+
+void quarantine_add(size_t bytes); /* process.c */
+
+/* --- exports, one table per family --- */
+
+struct export {
+  const char *name;
+  napi_callback callback;
+};
+
+extern const struct export socket_exports[], data_exports[], reactor_exports[], slab_exports[], process_exports[];
+
+#endif

@@ -1,0 +1,72 @@
+/**
+ * Descriptors that are closed for the program while the kernel still reads lent pages.
+ *
+ * close(2) would be wrong for them: the kernel goes on sending, and the completions can never be read, so the memory
+ * could never be given back. They wait here until the last completion; when the deadline passes, connect(AF_UNSPEC)
+ * stops the wire at once and releases everything (measured: all completions arrive at once). What even that does not
+ * release is in quarantine: counted, and lent until the kernel lets go, if ever.
+ */
+import type { Native } from '../sys/binding.ts';
+import { EPOLLERR, SHUT_WR } from '../sys/constants.ts';
+import { reactor } from '../sys/reactor.ts';
+import type { ZerocopyEngine } from './zerocopy.ts';
+
+/** How long a closed connection may take to deliver what was accepted. */
+export const LINGER_MS = 30_000;
+
+/** What the closer holds. Quarantined descriptors did not let go even after an abort: they stay open and counted. */
+const held = { lingering: 0, quarantinedSockets: 0, quarantinedBytes: 0 };
+
+export function closerStats(): Readonly<typeof held> {
+  return { ...held };
+}
+
+/** Takes over a descriptor that is registered nowhere. */
+export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, how: 'linger' | 'abort'): void {
+  if (how === 'linger' && engine.outstanding > 0) {
+    // Say FIN now: the peer need not wait for our last completion to learn the end.
+    sys.shutdown(fd, SHUT_WR);
+    engine.drain();
+  }
+  if (how === 'abort') abort(sys, fd, engine);
+  if (engine.outstanding === 0) {
+    sys.close(fd);
+    return;
+  }
+  let quarantinedBytes = 0;
+  const quarantine = (): void => {
+    quarantinedBytes = engine.pendingBytes();
+    held.quarantinedSockets += 1;
+    held.quarantinedBytes += quarantinedBytes;
+  };
+  held.lingering += 1;
+  // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up
+  // hook aborts the connection and leaves the memory mapped.
+  const registration = reactor().add(fd, EPOLLERR, () => finishIfReleased());
+  const timer = setTimeout(() => {
+    abort(sys, fd, engine);
+    if (engine.outstanding > 0) quarantine();
+    finishIfReleased();
+  }, LINGER_MS);
+  const finishIfReleased = (): void => {
+    engine.drain();
+    if (engine.outstanding > 0) return;
+    clearTimeout(timer);
+    held.lingering -= 1;
+    if (quarantinedBytes > 0) {
+      held.quarantinedSockets -= 1;
+      held.quarantinedBytes -= quarantinedBytes;
+    }
+    registration.remove();
+    sys.close(fd);
+  };
+  if (how === 'abort') {
+    clearTimeout(timer);
+    quarantine();
+  }
+}
+
+function abort(sys: Native, fd: number, engine: ZerocopyEngine): void {
+  sys.abort(fd);
+  engine.drain();
+}

@@ -1,0 +1,300 @@
+/**
+ * One TCP connection with its zero-copy engine: the channel that message protocols run over.
+ *
+ * It owns the descriptor and answers three questions: can I write, can I read, how much has the peer acknowledged. It
+ * keeps no bytes: what it does not take stays with the caller. Readiness is edge-triggered, so it is remembered here:
+ * `readable` and `writable` stay true until a call meets EAGAIN.
+ *
+ * Acknowledged bytes are `written - SIOCOUTQ` (tcp_ioctl: write_seq - snd_una), with three traps: a FIN counts as one
+ * unsent byte until it is acknowledged, connect(AF_UNSPEC) moves write_seq so that the count must be frozen before, and
+ * the count must never go back.
+ *
+ * Data that arrived before a reset stays readable after it; so an error is only reported once reads have met it.
+ */
+import { errnoError, errnoName, errnoOf, type ZerotxError } from '../core/errors.ts';
+import type { Ubuf } from '../core/ubuf.ts';
+import { type Native, native } from '../sys/binding.ts';
+import * as calls from '../sys/calls.ts';
+import {
+  EPOLLERR,
+  EPOLLHUP,
+  EPOLLIN,
+  EPOLLOUT,
+  EPOLLRDHUP,
+  IPPROTO_TCP,
+  MSG_MORE,
+  SHUT_WR,
+  SO_ERROR,
+  SO_KEEPALIVE,
+  SO_REUSEADDR,
+  SO_ZEROCOPY,
+  SOCK_STREAM,
+  SOL_SOCKET,
+  TCP_KEEPCNT,
+  TCP_KEEPIDLE,
+  TCP_KEEPINTVL,
+  TCP_NODELAY,
+} from '../sys/constants.ts';
+import { type Registration, reactor } from '../sys/reactor.ts';
+import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES } from '../wire/sockaddr.ts';
+import { lingerClosed } from './closer.ts';
+import { isLocalAddress } from './local.ts';
+import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
+import { type ZerocopyCounters, ZerocopyEngine } from './zerocopy.ts';
+
+export interface TcpOptions {
+  readonly mode: ZerocopyMode;
+  readonly thresholdBytes?: number;
+  readonly counters: ZerocopyCounters;
+  /** Seconds idle, seconds between probes, and probes until a silent peer is dead. */
+  readonly keepAlive?: { readonly idleS: number; readonly intervalS: number; readonly count: number };
+}
+
+export interface TcpHandler {
+  /** The connection this side opened is established. */
+  connected?(): void;
+  /** Something may be read, or the end or an error is to be met by reading. */
+  readable(): void;
+  /** The send buffer has room again. */
+  writable(): void;
+  /** Zero-copy calls completed: acknowledgements came, too. */
+  released(): void;
+  /** Opening the connection failed. */
+  failed?(error: ZerotxError): void;
+}
+
+const EAGAIN = -errnoOf('EAGAIN');
+const EINPROGRESS = -errnoOf('EINPROGRESS');
+const EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+
+export class TcpChannel {
+  readonly remoteAddress: string;
+  readonly remotePort: number;
+  readable = false;
+  writable = false;
+  readonly #fd: number;
+  readonly #sys: Native;
+  readonly #engine: ZerocopyEngine;
+  readonly #registration: Registration;
+  #handler: TcpHandler;
+  #connecting: boolean;
+  #closed = false;
+  #finSent = false;
+  #written = 0;
+  #acked = 0;
+
+  private constructor(
+    fd: number,
+    remote: { address: string; port: number },
+    connecting: boolean,
+    options: TcpOptions,
+    handler: TcpHandler,
+  ) {
+    this.#sys = native();
+    this.#fd = fd;
+    this.remoteAddress = remote.address;
+    this.remotePort = remote.port;
+    this.#connecting = connecting;
+    this.#handler = handler;
+    configure(fd, options);
+    const policy = new ZerocopyPolicy({
+      mode: options.mode,
+      thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
+      loopback: isLocalAddress(remote.address),
+    });
+    this.#engine = new ZerocopyEngine(this.#sys, fd, policy, options.counters, Date.now);
+    this.#registration = reactor().add(fd, EVENTS, (events) => this.#onEvents(events));
+  }
+
+  /** Opens a connection from `local` (port 0: any) to `remote`; connected() or failed() follows. Throws on a local failure. */
+  static dial(
+    local: { address: string; port: number },
+    remote: { address: string; port: number },
+    options: TcpOptions,
+    handler: TcpHandler,
+  ): TcpChannel {
+    const target = encodeSockaddr(remote.address, remote.port);
+    const fd = calls.socketFor(remote.address, SOCK_STREAM);
+    try {
+      // Otherwise a fixed source port would be refused while an earlier connection is in TIME_WAIT.
+      calls.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+      calls.bind(fd, local.address, local.port);
+      const result = native().connect(fd, target);
+      if (result < 0 && result !== EINPROGRESS) {
+        throw errnoError(result, 'connect', { address: remote.address, port: remote.port });
+      }
+      return new TcpChannel(fd, remote, true, options, handler);
+    } catch (error) {
+      native().close(fd);
+      throw error;
+    }
+  }
+
+  /** Takes over a descriptor that accept() returned. */
+  static adopt(
+    fd: number,
+    remote: { address: string; port: number },
+    options: TcpOptions,
+    handler: TcpHandler,
+  ): TcpChannel {
+    return new TcpChannel(fd, remote, false, options, handler);
+  }
+
+  set handler(handler: TcpHandler) {
+    this.#handler = handler;
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /** Address of this end. */
+  get localEndpoint(): { address: string; port: number } {
+    const out = new Uint8Array(SOCKADDR_BYTES);
+    const length = this.#sys.getsockname(this.#fd, out);
+    return decodeSockaddr(out, Math.max(0, length));
+  }
+
+  /** Whether a lent piece of this size should be sent by sendLent() now. */
+  lends(bytes: number): boolean {
+    return this.#engine.lends(bytes);
+  }
+
+  /** Ordinary sendmsg of the first `count` views. Bytes taken; 0 when the buffer is full; -errno when the connection is gone. */
+  send(views: readonly Uint8Array[], count: number, more: boolean): number {
+    return this.#sent(this.#sys.sendv(this.#fd, views, count, more ? MSG_MORE : 0));
+  }
+
+  /** sendmsg of views that lie in `ubuf`, from the caller's pages if the kernel agrees. Result as send(). */
+  sendLent(ubuf: Ubuf, views: readonly Uint8Array[], count: number): number {
+    return this.#sent(this.#engine.send(ubuf, views, count, 0));
+  }
+
+  /** Counts bytes of a lent Ubuf that went through send(). */
+  copied(ubuf: Ubuf, bytes: number): void {
+    this.#engine.copied(ubuf, bytes);
+  }
+
+  /** Bytes read; 0 at the end of the stream; -EAGAIN when there is nothing; another -errno when the connection is gone. */
+  readv(views: readonly Uint8Array[], count: number): number {
+    const n = this.#sys.readv(this.#fd, views, count);
+    if (n === EAGAIN) this.readable = false;
+    return n;
+  }
+
+  /** Bytes of this connection that the peer's TCP has acknowledged, never too many. */
+  ackedBytes(): number {
+    if (!this.#closed) {
+      const queued = this.#sys.outq(this.#fd);
+      if (queued >= 0) {
+        const data = this.#finSent && queued > 0 ? queued - 1 : queued;
+        const acked = this.#written - data;
+        if (acked > this.#acked) this.#acked = acked;
+      }
+    }
+    return this.#acked;
+  }
+
+  get writtenBytes(): number {
+    return this.#written;
+  }
+
+  /** Zero-copy calls that the kernel still holds. */
+  get outstanding(): number {
+    return this.#engine.outstanding;
+  }
+
+  /** Sends FIN behind what was written. */
+  shutdownWrite(): void {
+    if (this.#closed || this.#finSent) return;
+    this.#finSent = this.#sys.shutdown(this.#fd, SHUT_WR) === 0;
+  }
+
+  /**
+   * Closes: what was written is still delivered, and lent pages stay lent until the kernel lets go (the descriptor goes
+   * to the lingering closer). No handler is called afterwards.
+   */
+  close(): void {
+    this.#end('linger');
+  }
+
+  /** Stops the wire at once (RST), and gives back what the kernel then releases. */
+  reset(): void {
+    this.#end('abort');
+  }
+
+  #end(how: 'linger' | 'abort'): void {
+    if (this.#closed) return;
+    this.ackedBytes();
+    this.#closed = true;
+    this.#registration.remove();
+    lingerClosed(this.#sys, this.#fd, this.#engine, how);
+  }
+
+  #sent(n: number): number {
+    if (n > 0) {
+      this.#written += n;
+      return n;
+    }
+    if (n === EAGAIN || n === 0) {
+      this.writable = false;
+      return 0;
+    }
+    return n;
+  }
+
+  #onEvents(events: number): void {
+    if (this.#connecting) {
+      if (!this.#finishConnect(events)) return;
+    }
+    // The error queue first: a pending record raises EPOLLERR, and a real error is met by reading.
+    if ((events & EPOLLERR) !== 0 && this.#engine.drain() > 0) {
+      this.#handler.released();
+      if (this.#closed) return;
+    }
+    if ((events & EPOLLOUT) !== 0 && !this.writable) {
+      this.writable = true;
+      this.#handler.writable();
+      if (this.#closed) return;
+    }
+    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) !== 0) {
+      this.readable = true;
+      this.#handler.readable();
+    }
+  }
+
+  /** True once established. */
+  #finishConnect(events: number): boolean {
+    const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
+    if (error !== 0) {
+      const address = this.remoteAddress;
+      const failure = errnoError(error, 'connect', { address, port: this.remotePort });
+      this.close();
+      this.#handler.failed?.(failure);
+      return false;
+    }
+    if ((events & EPOLLOUT) === 0) return false;
+    this.#connecting = false;
+    this.writable = true;
+    this.#handler.connected?.();
+    return !this.#closed;
+  }
+}
+
+/** Names the error of a data-path result, for counters and logs. */
+export function resultName(n: number): string {
+  return n === 0 ? 'EOF' : errnoName(n);
+}
+
+function configure(fd: number, options: TcpOptions): void {
+  calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  const keepAlive = options.keepAlive;
+  if (keepAlive !== undefined) {
+    calls.setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, keepAlive.idleS);
+    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, keepAlive.intervalS);
+    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, keepAlive.count);
+  }
+  // A kernel that does not know the option ignores the flag: then nothing would ever complete, so do not lend.
+  if (options.mode !== 'off') native().setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+}

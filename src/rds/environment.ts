@@ -1,0 +1,60 @@
+/** What a node takes from the process it runs in; programs get the real one, tests a simulated one. */
+import type { MemlockBudget } from '../core/budget.ts';
+import { releases } from '../core/releases.ts';
+import { processBudget } from '../net/budget.ts';
+import { canLend, lend, pageBytes } from '../net/lending.ts';
+import type { ZerocopyCounters } from '../net/zerocopy.ts';
+import type { RdsNode } from './node.ts';
+import type { Runtime, Transport } from './transport.ts';
+import { tcpTransport } from './transport-tcp.ts';
+
+export interface Memory {
+  readonly pageBytes: number;
+  canLend(view: Uint8Array): boolean;
+  lend(view: Uint8Array): void;
+}
+
+export interface RdsEnvironment {
+  readonly runtime: Runtime;
+  readonly transport: Transport;
+  readonly budget: MemlockBudget;
+  readonly memory: Memory;
+  /** Milliseconds since the epoch: where sequence numbers begin. */
+  readonly epochMs: () => number;
+  readonly zerocopy: ZerocopyCounters;
+  /** Open nodes by address: what is local. */
+  readonly nodes: Map<string, RdsNode>;
+}
+
+const processRuntime: Runtime = {
+  now: () => performance.now(),
+  defer: queueMicrotask,
+  yield: (task) => {
+    setImmediate(task);
+  },
+  timer: (task, delayMs) => {
+    const timer = setTimeout(task, delayMs);
+    return { cancel: () => clearTimeout(timer) };
+  },
+  random: Math.random,
+  releases,
+};
+
+const nodes = new Map<string, RdsNode>();
+
+/** This thread's environment. Loads the addon. */
+export function processEnvironment(options: {
+  mode: 'auto' | 'force' | 'off';
+  thresholdBytes?: number;
+}): RdsEnvironment {
+  const transport = tcpTransport(options);
+  return {
+    runtime: processRuntime,
+    transport,
+    zerocopy: transport.zerocopy,
+    budget: processBudget(),
+    memory: { pageBytes: pageBytes(), canLend, lend },
+    epochMs: Date.now,
+    nodes,
+  };
+}

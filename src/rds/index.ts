@@ -1,0 +1,26 @@
+/**
+ * `zerotx/rds`: reliable datagram sockets over TCP in user space, wire-compatible with Linux rds_tcp.
+ *
+ *   import { RdsNode } from 'zerotx/rds';
+ *   const node = await RdsNode.open({ address: '127.0.0.1' });
+ *   const socket = node.bind(4000, { zerocopy: true });
+ *   const { copiedBytes } = await socket.send(buffer, { address: '127.0.0.2', port: 4000 });
+ *
+ * Importing this loads no addon; opening a node does.
+ */
+export { FixedBudget, type MemlockBudget } from '../core/budget.ts';
+export { ZerotxError } from '../core/errors.ts';
+export type { Outcome } from '../core/ubuf.ts';
+export type { RdsCounters } from './counters.ts';
+export type { LaneStats, NodeStats } from './info.ts';
+export { type NodeEvents, type NodeLimits, type NodeOptions, RdsNode } from './node.ts';
+export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceived } from './received.ts';
+export {
+  type AwaitSendOptions,
+  type RdsAddress,
+  RdsSocket,
+  type ReceiveOptions,
+  type SendOptions,
+  type SocketEvents,
+  type SocketOptions,
+} from './socket.ts';

@@ -1,0 +1,388 @@
+/**
+ * The shell around one RdsConnection: it owns the channel and the timer, moves bytes, and keeps time.
+ *
+ *   channel.readable ─▶ readv into receiver.targets() ─▶ receiver.filled()
+ *   wake()           ─▶ (end of batch) pump: sender.gather() ─▶ channel.send / sendLent ─▶ sender.wrote()
+ *   timer            ─▶ connection.tick(), and a look at the acknowledgements
+ *
+ * TCP does not tell when the peer acknowledges, so while something is unacknowledged this asks: after each read and each
+ * zero-copy completion, and from 1 ms on at growing intervals.
+ *
+ * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the
+ * node. Over either, the lane is not read any more, and TCP holds the peer back; congestion maps are meant to do so first.
+ */
+import { errnoName, errnoOf, type ZerotxError } from '../core/errors.ts';
+import type { Ubuf } from '../core/ubuf.ts';
+import { EXTHDR_OFFSET } from '../wire/rds.ts';
+import { PeerMap } from './congestion.ts';
+import { RdsConnection } from './connection.ts';
+import { ReleaseOrder } from './cookies.ts';
+import type { RdsCounters } from './counters.ts';
+import { Handshake } from './handshake.ts';
+import { type BufferPool, Staging } from './memory.ts';
+import type { MessageSource } from './received.ts';
+import { LaneReceiver } from './receiver.ts';
+import { LaneSender } from './sender.ts';
+import type { Channel, ChannelHandler, Runtime, Timer, Transport } from './transport.ts';
+
+/** What a lane needs of its node. */
+export interface LaneNode {
+  readonly address: string;
+  readonly runtime: Runtime;
+  readonly transport: Transport;
+  readonly counters: RdsCounters;
+  readonly pool: BufferPool;
+  readonly genNum: number;
+  readonly limits: { readonly heldBytesPerPeer: number };
+  readonly localMap: { readonly bits: Uint8Array };
+  /** Where this process begins to number. */
+  sequenceBase(): { hi: number; lo: number };
+  deliver(lane: Lane, sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void;
+  /** Bytes held changed; true while the node as a whole holds too many. */
+  held(delta: number): boolean;
+  /** The lane stopped reading; the node calls resumeIfRoom() when bytes were consumed. */
+  paused(lane: Lane): void;
+  congestionNews(): void;
+  peerUp(lane: Lane): void;
+  peerDown(lane: Lane, reason: string): void;
+  laneClosed(lane: Lane): void;
+  warn(event: string, address: string, detail: string): void;
+}
+
+const EAGAIN = -errnoOf('EAGAIN');
+/** Bytes moved before other lanes have their turn. */
+const TURN_BYTES = 4 * 1024 * 1024;
+const ACK_POLL_MIN_MS = 1;
+const ACK_POLL_MAX_MS = 64;
+const WAITING_MAX = 4;
+/** What a queued message costs beyond its payload, so that empty messages are bounded, too. */
+const MESSAGE_OVERHEAD_BYTES = 64;
+
+export class Lane implements MessageSource {
+  readonly address: string;
+  readonly connection: RdsConnection;
+  readonly peerMap: PeerMap = new PeerMap();
+  readonly releaseOrder: ReleaseOrder = new ReleaseOrder();
+  readonly #node: LaneNode;
+  #channel: Channel | null = null;
+  /** Inbound connections that wait for the lane to be free, oldest first. */
+  readonly #waiting: Channel[] = [];
+  #pumpScheduled = false;
+  #heldBytes = 0;
+  #paused = false;
+  #readScheduled = false;
+  #timer: Timer | null = null;
+  #timerAtMs = Number.POSITIVE_INFINITY;
+  #ackPollMs = ACK_POLL_MIN_MS;
+  #ackPollAtMs = Number.POSITIVE_INFINITY;
+  readonly #lends = (bytes: number): boolean => this.#channel?.lends(bytes) ?? false;
+  readonly #copied = (ubuf: Ubuf, bytes: number): void => this.#channel?.copied(ubuf, bytes);
+
+  constructor(node: LaneNode, address: string, dials: boolean) {
+    this.#node = node;
+    this.address = address;
+    const { counters, pool, runtime } = node;
+    const staging = new Staging(pool, runtime.releases);
+    const sender = new LaneSender(node.sequenceBase(), staging, counters, () => node.localMap.bits);
+    const handshake = new Handshake(node.genNum, () => sender.reserveSeq(1));
+    const receiver = new LaneReceiver(
+      {
+        congestion: (map) => this.#congestion(map),
+        probe: (isPing, bytes, header) => this.connection.probe(isPing, bytes, header + EXTHDR_OFFSET),
+        ping: (sport) => this.connection.ping(sport, this.peerMap.congested(sport)),
+        data: (sport, dport, buffer, offset, length) =>
+          node.deliver(this, sport, dport, buffer, offset, length),
+      },
+      pool,
+      runtime.releases,
+      counters,
+    );
+    this.connection = new RdsConnection(
+      { dials, random: runtime.random },
+      { sender, receiver, handshake, counters },
+      {
+        dial: () => this.#dial(),
+        halfClose: () => this.#channel?.shutdownWrite(),
+        ackedBytes: () => this.#channel?.ackedBytes() ?? 0,
+        closeChannel: (how) => this.#closeChannel(how),
+        adoptNext: () => this.#adoptNext(),
+        wake: () => this.#wake(),
+        peerUp: () => node.peerUp(this),
+        peerDown: (reason) => node.peerDown(this, reason),
+        closed: () => this.#closed(),
+      },
+    );
+  }
+
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  get channel(): Channel | null {
+    return this.#channel;
+  }
+
+  /** Messages were queued by a socket. */
+  queued(): void {
+    if (this.connection.state === 'up') {
+      this.#wake();
+      return;
+    }
+    this.connection.queued(this.#node.runtime.now());
+    this.#arm();
+  }
+
+  /** Our own map changed. */
+  queueMap(): void {
+    if (this.connection.state !== 'up') return;
+    this.connection.sender.queueMap();
+    this.#wake();
+  }
+
+  /** Looks at what was acknowledged; returns the number of messages. */
+  checkAcks(): number {
+    const channel = this.#channel;
+    if (channel === null || !this.connection.sender.hasUnacked) return 0;
+    const messages = this.connection.acked(channel.ackedBytes(), this.#node.runtime.now());
+    if (messages > 0) this.#ackPollMs = ACK_POLL_MIN_MS;
+    return messages;
+  }
+
+  /** Takes an inbound connection from this peer. */
+  accepted(channel: Channel): void {
+    const verdict = this.connection.accepted(this.#node.runtime.now());
+    if (verdict === 'adopt') this.#adopt(channel);
+    else if (verdict === 'wait' && this.#waiting.length < WAITING_MAX) this.#waiting.push(channel);
+    else {
+      if (verdict === 'wait') this.#node.counters.accept_refused += 1;
+      channel.reset();
+    }
+    this.#arm();
+  }
+
+  /** A payload entered a socket's receive queue. */
+  hold(bytes: number): void {
+    this.#heldBytes += bytes + MESSAGE_OVERHEAD_BYTES;
+    const nodeFull = this.#node.held(bytes + MESSAGE_OVERHEAD_BYTES);
+    if (!this.#paused && (nodeFull || this.#heldBytes > this.#node.limits.heldBytesPerPeer)) {
+      this.#paused = true;
+      this.#node.paused(this);
+    }
+  }
+
+  /** It left the queue. */
+  consumed(bytes: number): void {
+    this.#heldBytes -= bytes + MESSAGE_OVERHEAD_BYTES;
+    this.#node.held(-(bytes + MESSAGE_OVERHEAD_BYTES));
+  }
+
+  /** Reads again, and returns true, if neither bound holds it back any more. */
+  resumeIfRoom(nodeFull: boolean): boolean {
+    if (this.#paused && (nodeFull || this.#heldBytes * 2 > this.#node.limits.heldBytesPerPeer)) return false;
+    this.#paused = false;
+    this.#readLater();
+    return true;
+  }
+
+  /** Ends the lane: drains the connection, then closed. */
+  shutdown(): void {
+    for (const channel of this.#waiting.splice(0)) channel.reset();
+    this.connection.shutdown(this.#node.runtime.now());
+    this.#paused = false;
+    this.#arm();
+  }
+
+  #dial(): void {
+    const handler: ChannelHandler = {
+      ...this.#handler(),
+      connected: () => {
+        this.connection.dialed(this.#node.runtime.now());
+        this.#arm();
+      },
+      failed: (error) => this.#dialFailed(error),
+    };
+    try {
+      this.#channel = this.#node.transport.dial(this.#node.address, this.address, handler);
+    } catch (error) {
+      // Answered later, as every other failure: the connection is in the middle of asking.
+      this.#node.runtime.defer(() => this.#dialFailed(error as ZerotxError));
+    }
+  }
+
+  #dialFailed(error: ZerotxError): void {
+    this.#node.warn('dial failed', this.address, error.message);
+    this.connection.dialFailed(this.#node.runtime.now());
+    this.#arm();
+  }
+
+  #adopt(channel: Channel): void {
+    this.#channel = channel;
+    channel.handler = this.#handler();
+    this.connection.adopted(this.#node.runtime.now());
+    // What came before the handler was set raises no event any more.
+    this.#readLater();
+  }
+
+  #adoptNext(): void {
+    const channel = this.#waiting.shift();
+    if (channel !== undefined) this.#adopt(channel);
+  }
+
+  #handler(): ChannelHandler {
+    return {
+      readable: () => this.#read(),
+      writable: () => {
+        this.checkAcks();
+        this.#wake();
+      },
+      released: () => {
+        this.checkAcks();
+        this.#arm();
+      },
+    };
+  }
+
+  #closeChannel(how: 'close' | 'reset'): void {
+    const channel = this.#channel;
+    this.#channel = null;
+    this.#ackPollAtMs = Number.POSITIVE_INFINITY;
+    if (how === 'close') channel?.close();
+    else channel?.reset();
+  }
+
+  #closed(): void {
+    this.#timer?.cancel();
+    this.#timer = null;
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    this.#node.laneClosed(this);
+  }
+
+  #congestion(map: Uint8Array): void {
+    this.#node.counters.cong_update_received += 1;
+    this.peerMap.replace(map);
+    this.#node.congestionNews();
+  }
+
+  #wake(): void {
+    if (this.#pumpScheduled) return;
+    this.#pumpScheduled = true;
+    this.#node.runtime.defer(() => {
+      this.#pumpScheduled = false;
+      this.#pump();
+    });
+  }
+
+  /** Writes what there is until the channel is full. */
+  #pump(): void {
+    const { sender } = this.connection;
+    let moved = 0;
+    while (this.connection.state === 'up') {
+      const channel = this.#channel;
+      if (channel === null || !channel.writable) break;
+      const offer = sender.gather(this.#lends, this.connection.gateClosed);
+      if (offer === null) break;
+      const n =
+        offer.lent === null
+          ? channel.send(offer.views, offer.count, offer.more)
+          : channel.sendLent(offer.lent, offer.views, offer.count);
+      if (n < 0) {
+        this.#broken(n);
+        break;
+      }
+      if (n === 0) {
+        this.#node.counters.tcp_sndbuf_full += 1;
+        break;
+      }
+      sender.wrote(n, this.#copied);
+      moved += n;
+      if (moved >= TURN_BYTES) {
+        this.#node.runtime.yield(() => this.#wake());
+        break;
+      }
+    }
+    this.#arm();
+  }
+
+  /** A write met an error. What the peer sent before it is still to be read; the read then meets the error, too. */
+  #broken(result: number): void {
+    const before = this.#channel;
+    this.#read();
+    if (this.#channel !== before || before === null) return;
+    if (!this.#paused) this.connection.failed(this.#node.runtime.now(), errnoName(result));
+  }
+
+  #readLater(): void {
+    if (this.#readScheduled) return;
+    this.#readScheduled = true;
+    this.#node.runtime.yield(() => {
+      this.#readScheduled = false;
+      this.#read();
+    });
+  }
+
+  #read(): void {
+    const { receiver } = this.connection;
+    let moved = 0;
+    while (!this.#paused) {
+      const channel = this.#channel;
+      if (channel === null || this.connection.state === 'dialing') break;
+      const targets = receiver.targets();
+      const n = channel.readv(targets, targets.length);
+      if (n <= 0) {
+        if (n !== EAGAIN) this.#readEnded(n);
+        break;
+      }
+      const now = this.#node.runtime.now();
+      this.connection.receivedFirst(now);
+      if (!receiver.filled(n)) {
+        this.#node.warn('protocol violation', this.address, 'announced a message over 1 MiB');
+        this.connection.violated(now, 'the peer announced a message over 1 MiB');
+        break;
+      }
+      if (this.#channel !== channel || !channel.readable) break;
+      moved += n;
+      if (moved >= TURN_BYTES) {
+        this.#readLater();
+        break;
+      }
+    }
+    this.checkAcks();
+    this.#arm();
+  }
+
+  #readEnded(result: number): void {
+    const now = this.#node.runtime.now();
+    this.checkAcks();
+    if (result === 0) this.connection.peerEnded(now);
+    else this.connection.failed(now, errnoName(result));
+  }
+
+  #arm(): void {
+    const { runtime } = this.#node;
+    const now = runtime.now();
+    if (this.#channel !== null && this.connection.sender.hasUnacked) {
+      if (this.#ackPollAtMs === Number.POSITIVE_INFINITY) this.#ackPollAtMs = now + this.#ackPollMs;
+    } else {
+      this.#ackPollAtMs = Number.POSITIVE_INFINITY;
+      this.#ackPollMs = ACK_POLL_MIN_MS;
+    }
+    const at = Math.min(this.connection.deadline(), this.#ackPollAtMs);
+    // A timer that fires too early costs a look; so an earlier one is kept, which spares most calls to set one.
+    if (at >= this.#timerAtMs) return;
+    this.#timer?.cancel();
+    this.#timerAtMs = at;
+    this.#timer = runtime.timer(() => this.#onTimer(), Math.max(0, at - now));
+  }
+
+  #onTimer(): void {
+    this.#timer = null;
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    const now = this.#node.runtime.now();
+    if (now >= this.#ackPollAtMs) {
+      this.#ackPollAtMs = Number.POSITIVE_INFINITY;
+      if (this.checkAcks() === 0) this.#ackPollMs = Math.min(this.#ackPollMs * 2, ACK_POLL_MAX_MS);
+    }
+    this.connection.tick(now);
+    this.#arm();
+  }
+}

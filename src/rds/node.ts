@@ -1,0 +1,484 @@
+/**
+ * RdsNode: one IP address of this host as an RDS end point, with its sockets, its lanes to peers and its congestion map.
+ *
+ * *Local* means an address that is open in this process: a message to it is copied over, without TCP. Every other
+ * address, 127/8 included, is reached over TCP; so 127.0.0.1 and 127.0.0.2 in two processes are two hosts.
+ */
+import { EventEmitter } from 'node:events';
+import {
+  checkInteger,
+  checkObject,
+  checkOptionalBoolean,
+  checkOptionalInteger,
+  checkString,
+  wrongRange,
+} from '../core/arguments.ts';
+import type { MemlockBudget } from '../core/budget.ts';
+import { ZerotxError } from '../core/errors.ts';
+import { Ubuf } from '../core/ubuf.ts';
+import type { ZerocopyMode } from '../net/policy.ts';
+import { sequenceBase } from '../wire/rds.ts';
+import { compareIp, formatIp, isMapped, parseIp } from '../wire/sockaddr.ts';
+import { LocalMap } from './congestion.ts';
+import { CookieQueue } from './cookies.ts';
+import { type RdsCounters, rdsCounters } from './counters.ts';
+import { type Memory, processEnvironment, type RdsEnvironment } from './environment.ts';
+import { type NodeStats, nodeStats } from './info.ts';
+import { Lane, type LaneNode } from './lane.ts';
+import { BufferPool } from './memory.ts';
+import { ReceiveQueue } from './receive-queue.ts';
+import { type MessageSource, RdsMessage } from './received.ts';
+import { DEFAULT_BUFFER_BYTES, RdsSocket, type SocketOptions } from './socket.ts';
+import type { Channel, Listener, Runtime, Transport } from './transport.ts';
+
+export interface NodeLimits {
+  /** Peers that may have a lane. Default 1024. */
+  readonly peers: number;
+  /** Received bytes that may wait to be read, per peer and in all, before TCP holds peers back. Default 64 and 512 MiB. */
+  readonly heldBytesPerPeer: number;
+  readonly heldBytes: number;
+  /** Free buffers kept for reuse. Default 64 MiB. */
+  readonly idlePoolBytes: number;
+}
+
+const MIB = 1024 * 1024;
+
+const defaultLimits: NodeLimits = {
+  peers: 1024,
+  heldBytesPerPeer: 64 * MIB,
+  heldBytes: 512 * MIB,
+  idlePoolBytes: 64 * MIB,
+};
+
+export interface NodeOptions {
+  /** The IP address to own, as text. */
+  readonly address: string;
+  /** When lent messages go to the kernel by MSG_ZEROCOPY: see net/policy.ts. Default 'auto'. */
+  readonly mode?: ZerocopyMode;
+  /** Pieces below this are copied by the kernel. Default 32 KiB. */
+  readonly thresholdBytes?: number;
+  /** The account that lent pages are charged to. Default: the process's, limited by RLIMIT_MEMLOCK. */
+  readonly budget?: MemlockBudget;
+  readonly limits?: Partial<NodeLimits>;
+}
+
+export interface NodeEvents {
+  /** A lane to a peer is usable. */
+  peerUp: [{ address: string }];
+  peerDown: [{ address: string; reason: string }];
+  /** Noteworthy and rare, at most once per peer and kind in ten seconds: a refused connection, a broken protocol. */
+  warning: [{ event: string; address: string; detail: string }];
+  close: [];
+}
+
+/** Where a message goes: over a lane, or to a node in this process. */
+export interface Destination {
+  readonly address: string;
+  readonly lane: Lane | null;
+  congested(port: number): boolean;
+}
+
+const WARNING_INTERVAL_MS = 10_000;
+const CLOSE_MS = 6_000;
+
+export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
+  readonly address: string;
+  readonly runtime: Runtime;
+  readonly transport: Transport;
+  readonly budget: MemlockBudget;
+  readonly memory: Memory;
+  readonly counters: RdsCounters = rdsCounters();
+  readonly limits: NodeLimits;
+  readonly pool: BufferPool;
+  readonly genNum: number;
+  readonly localMap: LocalMap;
+  readonly #environment: RdsEnvironment;
+  readonly #ip: Uint8Array;
+  readonly #listener: Listener;
+  readonly #sockets = new Map<number, RdsSocket>();
+  readonly #lanes = new Map<string, Lane>();
+  readonly #destinations = new Map<string, Destination>();
+  readonly #due = new Set<RdsSocket>();
+  /** Lanes that are not read because too much is held. */
+  readonly #paused = new Set<Lane>();
+  readonly #warned = new Map<string, number>();
+  #heldBytes = 0;
+  #eventsScheduled = false;
+  #closing: Promise<void> | null = null;
+  #allClosed: (() => void) | null = null;
+
+  /** Programs use open(); tests bring an environment of their own. Throws EADDRINUSE, EADDRNOTAVAIL. */
+  constructor(address: string, environment: RdsEnvironment, limits: Partial<NodeLimits> = {}) {
+    super();
+    this.#ip = parseIp(address);
+    this.address = formatIp(this.#ip);
+    if (environment.nodes.has(this.address)) {
+      throw new ZerotxError(
+        'EADDRINUSE',
+        `${this.address} is open in this process already: share that RdsNode`,
+        {
+          syscall: 'open',
+          next: 'fatal',
+        },
+      );
+    }
+    this.#environment = environment;
+    this.runtime = environment.runtime;
+    this.transport = environment.transport;
+    this.budget = environment.budget;
+    this.memory = environment.memory;
+    this.limits = { ...defaultLimits, ...limits };
+    this.pool = new BufferPool(this.limits.idlePoolBytes);
+    this.genNum = 1 + Math.floor(this.runtime.random() * 0xfffffffe);
+    this.localMap = new LocalMap(() => this.#mapChanged());
+    this.#listener = this.transport.listen(this.address, (channel) => this.#accepted(channel));
+    environment.nodes.set(this.address, this);
+  }
+
+  get closed(): boolean {
+    return this.#closing !== null;
+  }
+
+  get peers(): readonly Lane[] {
+    return [...this.#lanes.values()];
+  }
+
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  /** What this node did and holds, as plain numbers. */
+  stats(): NodeStats {
+    return nodeStats(this, this.#environment, [...this.#sockets.values()]);
+  }
+
+  /**
+   * Opens `options.address`, an IP address of this host: RDS listens on its TCP port 16385. Rejects with EADDRINUSE,
+   * EADDRNOTAVAIL, ZTX_NO_ADDON; throws TypeError for wrong arguments.
+   */
+  static async open(options: NodeOptions): Promise<RdsNode> {
+    checkObject('options', options);
+    checkString('options.address', options.address);
+    const { mode = 'auto', thresholdBytes } = options;
+    if (!['auto', 'force', 'off'].includes(mode))
+      throw wrongRange('options.mode', "'auto', 'force' or 'off'", mode);
+    checkOptionalInteger('options.thresholdBytes', thresholdBytes, 1, 2 ** 31 - 1);
+    for (const [name, value] of Object.entries(options.limits ?? {})) {
+      checkInteger(`options.limits.${name}`, value, 1, Number.MAX_SAFE_INTEGER);
+    }
+    const environment = processEnvironment(
+      thresholdBytes === undefined ? { mode } : { mode, thresholdBytes },
+    );
+    const budget = options.budget ?? environment.budget;
+    return new RdsNode(options.address, { ...environment, budget }, options.limits);
+  }
+
+  /** Binds RDS port `port` (0: a free one). Throws EADDRINUSE, EINVAL (port 1 is the protocol's). Source: rds_bind. */
+  bind(port: number, options: SocketOptions = {}): RdsSocket {
+    checkSocketOptions(port, options);
+    if (this.closed)
+      throw new ZerotxError('ENOTCONN', 'bind ENOTCONN: the node is closed', { syscall: 'bind' });
+    if (port === 1)
+      throw new ZerotxError('EINVAL', 'bind EINVAL: port 1 is reserved for the handshake', {
+        syscall: 'bind',
+      });
+    const bound = port === 0 ? this.#freePort() : port;
+    if (this.#sockets.has(bound)) {
+      throw new ZerotxError('EADDRINUSE', `bind EADDRINUSE ${this.address}:${bound}`, {
+        syscall: 'bind',
+        next: 'fatal',
+      });
+    }
+    const limit = options.receiveBufferBytes ?? DEFAULT_BUFFER_BYTES;
+    const received = new ReceiveQueue(bound, limit, this.localMap, options.congestionMonitor ?? false);
+    const socket = new RdsSocket(this, bound, options, { received, cookies: new CookieQueue() });
+    this.#sockets.set(bound, socket);
+    return socket;
+  }
+
+  /**
+   * Closes all sockets (with `drain`, after all they sent is acknowledged), says FIN to every peer, reads what they still send
+   * (5 s at most), and frees the address. Resolves when all is closed; memory that the kernel still reads stays lent.
+   */
+  close(options: { drain?: boolean; timeoutMs?: number } = {}): Promise<void> {
+    this.#closing ??= this.#close(options);
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** For sockets: the way to an address. Throws EINVAL (no unicast address) and EOPNOTSUPP (IPv4 and IPv6 do not mix). */
+  destination(address: string, syscall: string): Destination {
+    const known = this.#destinations.get(address);
+    if (known !== undefined) return known;
+    const destination = this.#makeDestination(address, syscall);
+    // Texts that name one peer in many ways must not fill the table.
+    if (this.#destinations.size >= 4 * this.limits.peers) this.#destinations.clear();
+    if (destination.lane !== null) this.#destinations.set(address, destination);
+    return destination;
+  }
+
+  lane(address: string): Lane | undefined {
+    return this.#lanes.get(formatIp(parseIp(address)));
+  }
+
+  /** For sockets: a message to a node of this process; the payload is copied. */
+  deliverLocally(
+    destination: Destination,
+    sport: number,
+    dport: number,
+    pieces: readonly Uint8Array[],
+    length: number,
+  ): void {
+    const target = this.#environment.nodes.get(destination.address);
+    this.counters.local_delivered += 1;
+    target?.receiveLocally(this.address, sport, dport, pieces, length);
+  }
+
+  receiveLocally(
+    from: string,
+    sport: number,
+    dport: number,
+    pieces: readonly Uint8Array[],
+    length: number,
+  ): void {
+    if (dport === 0) {
+      // A ping: the pong comes from port 0 of this address.
+      this.counters.recv_ping += 1;
+      this.#environment.nodes.get(from)?.receiveLocally(this.address, 0, sport, [], 0);
+      return;
+    }
+    const socket = this.#socketFor(dport);
+    if (socket === null) return;
+    const bytes = this.pool.acquire(Math.max(1, length));
+    let at = 0;
+    for (const piece of pieces) {
+      bytes.set(piece, at);
+      at += piece.byteLength;
+    }
+    const buffer = new Ubuf([bytes], () => this.pool.release(bytes), this.runtime.releases);
+    const source: MessageSource = { address: from, consumed: (n) => this.held(-n) };
+    this.held(length);
+    socket.deliver(new RdsMessage(source, sport, buffer, 0, length));
+  }
+
+  uncharge(pages: number): void {
+    this.budget.uncharge(pages);
+    for (const node of this.#environment.nodes.values())
+      for (const socket of node.#sockets.values()) socket.budgetFreed();
+  }
+
+  unbind(socket: RdsSocket): void {
+    if (this.#sockets.get(socket.port) === socket) this.#sockets.delete(socket.port);
+  }
+
+  cancel(socket: RdsSocket): void {
+    for (const lane of this.#lanes.values()) lane.connection.sender.cancel(socket);
+  }
+
+  /** The socket has events to emit at the end of this batch. */
+  eventsDue(socket: RdsSocket): void {
+    this.#due.add(socket);
+    if (this.#eventsScheduled) return;
+    this.#eventsScheduled = true;
+    this.runtime.defer(() => this.#emitEvents());
+  }
+
+  // --- for lanes ---
+
+  sequenceBase(): { hi: number; lo: number } {
+    return sequenceBase(this.#environment.epochMs());
+  }
+
+  deliver(lane: Lane, sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void {
+    const socket = this.#socketFor(dport);
+    if (socket === null) return;
+    lane.hold(length);
+    socket.deliver(new RdsMessage(lane, sport, buffer.ref(), offset, length));
+  }
+
+  held(delta: number): boolean {
+    this.#heldBytes += delta;
+    if (delta < 0 && this.#paused.size > 0) {
+      // Resume at three quarters, so that lanes do not stop and go with every message.
+      const nodeFull = this.#heldBytes * 4 > this.limits.heldBytes * 3;
+      for (const lane of this.#paused) if (lane.resumeIfRoom(nodeFull)) this.#paused.delete(lane);
+    }
+    return this.#heldBytes > this.limits.heldBytes;
+  }
+
+  paused(lane: Lane): void {
+    this.counters.recv_held_back += 1;
+    this.#paused.add(lane);
+  }
+
+  congestionNews(): void {
+    for (const socket of this.#sockets.values()) socket.congestionNews();
+  }
+
+  peerUp(lane: Lane): void {
+    const event = { address: lane.address };
+    this.emit('peerUp', event);
+    for (const socket of this.#sockets.values()) socket.emit('peerUp', event);
+  }
+
+  peerDown(lane: Lane, reason: string): void {
+    const event = { address: lane.address, reason };
+    this.emit('peerDown', event);
+    for (const socket of this.#sockets.values()) socket.emit('peerDown', event);
+  }
+
+  laneClosed(lane: Lane): void {
+    this.#lanes.delete(lane.address);
+    this.#paused.delete(lane);
+    this.#destinations.clear();
+    if (this.#lanes.size === 0) this.#allClosed?.();
+  }
+
+  warn(event: string, address: string, detail: string): void {
+    const key = `${address} ${event}`;
+    const now = this.runtime.now();
+    const last = this.#warned.get(key);
+    if (last !== undefined && now - last < WARNING_INTERVAL_MS) return;
+    if (this.#warned.size >= this.limits.peers) this.#warned.clear();
+    this.#warned.set(key, now);
+    this.emit('warning', { event, address, detail });
+  }
+
+  async #close(options: { drain?: boolean; timeoutMs?: number }): Promise<void> {
+    const sockets = [...this.#sockets.values()];
+    const results = await Promise.allSettled(sockets.map((socket) => socket.close(options)));
+    this.#listener.close();
+    this.#environment.nodes.delete(this.address);
+    if (this.#lanes.size > 0) {
+      await new Promise<void>((resolve) => {
+        // Each lane ends by itself within the drain time; this is the net below it.
+        const timer = this.runtime.timer(resolve, CLOSE_MS);
+        this.#allClosed = () => {
+          timer.cancel();
+          resolve();
+        };
+        for (const lane of [...this.#lanes.values()]) lane.shutdown();
+      });
+    }
+    this.emit('close');
+    const failed = results.find((result) => result.status === 'rejected');
+    if (failed !== undefined) throw failed.reason;
+  }
+
+  #accepted(channel: Channel): void {
+    const address = channel.remoteAddress;
+    if (address === this.address || this.#environment.nodes.has(address)) {
+      this.counters.accept_refused += 1;
+      this.warn('connection refused', address, 'it comes from an address that is open in this process');
+      channel.reset();
+      return;
+    }
+    const lane = this.#laneTo(address);
+    if (lane === null || this.closed) {
+      this.counters.accept_refused += 1;
+      this.warn('connection refused', address, this.closed ? 'the node is closing' : 'too many peers');
+      channel.reset();
+      return;
+    }
+    lane.accepted(channel);
+  }
+
+  #laneTo(address: string): Lane | null {
+    const known = this.#lanes.get(address);
+    if (known !== undefined) return known;
+    if (this.#lanes.size >= this.limits.peers) return null;
+    const lane = new Lane(this, address, compareIp(this.#ip, parseIp(address)) < 0);
+    this.#lanes.set(address, lane);
+    return lane;
+  }
+
+  #makeDestination(text: string, syscall: string): Destination {
+    checkString('to.address', text);
+    let ip: Uint8Array;
+    try {
+      ip = parseIp(text);
+    } catch (cause) {
+      throw new ZerotxError('EINVAL', `${syscall} EINVAL: to.address "${text}" is not an IP address`, {
+        syscall,
+        cause,
+      });
+    }
+    if (!isUnicast(ip)) {
+      throw new ZerotxError('EINVAL', `${syscall} EINVAL: to.address ${text} is not a unicast address`, {
+        syscall,
+      });
+    }
+    if (isMapped(ip) !== isMapped(this.#ip)) {
+      throw new ZerotxError(
+        'EOPNOTSUPP',
+        `${syscall} EOPNOTSUPP: ${this.address} cannot reach ${text}: IPv4 and IPv6 do not mix`,
+        {
+          syscall,
+        },
+      );
+    }
+    const address = formatIp(ip);
+    const local = this.#environment.nodes.get(address);
+    if (local !== undefined)
+      return { address, lane: null, congested: (port) => local.localMap.congested(port) };
+    const lane = this.#laneTo(address);
+    if (lane === null) {
+      throw new ZerotxError(
+        'ENOBUFS',
+        `${syscall} ENOBUFS: already ${this.limits.peers} peers (limits.peers)`,
+        { syscall },
+      );
+    }
+    return { address, lane, congested: (port) => lane.peerMap.congested(port) };
+  }
+
+  #socketFor(dport: number): RdsSocket | null {
+    const socket = this.#sockets.get(dport);
+    if (socket !== undefined) {
+      this.counters.recv_delivered += 1;
+      return socket;
+    }
+    this.counters.recv_drop_no_sock += 1;
+    return null;
+  }
+
+  #freePort(): number {
+    const first = 2 + Math.floor(this.runtime.random() * 65534);
+    for (let i = 0; i < 65534; i++) {
+      const port = 2 + ((first - 2 + i) % 65534);
+      if (!this.#sockets.has(port)) return port;
+    }
+    throw new ZerotxError('EADDRINUSE', 'bind EADDRINUSE: every port is taken', { syscall: 'bind' });
+  }
+
+  #mapChanged(): void {
+    for (const lane of this.#lanes.values()) lane.queueMap();
+    // Senders in this process look at the map itself; they, too, must hear of it.
+    for (const node of this.#environment.nodes.values()) node.congestionNews();
+  }
+
+  #emitEvents(): void {
+    this.#eventsScheduled = false;
+    const due = [...this.#due];
+    this.#due.clear();
+    for (const socket of due) socket.emitEvents();
+  }
+}
+
+function checkSocketOptions(port: number, options: SocketOptions): void {
+  checkInteger('port', port, 0, 65535);
+  checkObject('options', options);
+  checkOptionalBoolean('options.zerocopy', options.zerocopy);
+  checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
+  checkOptionalInteger('options.sendBufferBytes', options.sendBufferBytes, 2304, 2 ** 31 - 1);
+  checkOptionalInteger('options.receiveBufferBytes', options.receiveBufferBytes, 2304, 2 ** 31 - 1);
+}
+
+/** Neither unspecified, multicast nor the IPv4 broadcast address. */
+function isUnicast(ip: Uint8Array): boolean {
+  if (isMapped(ip)) return ip.subarray(12).some((byte) => byte !== 0) && ip[12]! < 224;
+  return ip.some((byte) => byte !== 0) && ip[0] !== 0xff;
+}

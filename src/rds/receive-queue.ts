@@ -1,0 +1,81 @@
+/**
+ * What one socket has received and not read: messages by arrival, and news of congestion. It tells the address's
+ * congestion map when the port fills up and when it is free again.
+ */
+import { Deque } from '../core/deque.ts';
+import type { LocalMap } from './congestion.ts';
+import type { RdsMessage } from './received.ts';
+
+export class ReceiveQueue {
+  readonly #messages = new Deque<RdsMessage>();
+  readonly #port: number;
+  readonly #limitBytes: number;
+  readonly #map: LocalMap;
+  readonly #monitors: boolean;
+  #queuedBytes = 0;
+  /** Ports that were congested when we tried to send to them, and news of them: bit (port % 64). */
+  #watched = 0n;
+  #news = 0n;
+
+  constructor(port: number, limitBytes: number, map: LocalMap, monitors: boolean) {
+    this.#port = port;
+    this.#limitBytes = limitBytes;
+    this.#map = map;
+    this.#monitors = monitors;
+  }
+
+  get readable(): boolean {
+    return this.#messages.length > 0 || this.#news !== 0n;
+  }
+
+  get queuedBytes(): number {
+    return this.#queuedBytes;
+  }
+
+  push(message: RdsMessage): void {
+    this.#messages.push(message);
+    this.#queuedBytes += message.length;
+    if (this.#queuedBytes > this.#limitBytes)
+      this.#map.update(this.#port, this.#queuedBytes, this.#limitBytes);
+  }
+
+  shift(): RdsMessage | null {
+    const message = this.#messages.shift();
+    if (message === undefined) return null;
+    this.#queuedBytes -= message.length;
+    message.consumed(message.length);
+    this.#map.update(this.#port, this.#queuedBytes, this.#limitBytes);
+    return message;
+  }
+
+  peek(): RdsMessage | null {
+    return this.#messages.first ?? null;
+  }
+
+  /** A send to `port` met ENOBUFS. */
+  watch(port: number): void {
+    if (this.#monitors) this.#watched |= 1n << BigInt(port % 64);
+  }
+
+  /** A map came from some peer: all watched ports are worth a try. True if there is news. */
+  congestionNews(): boolean {
+    if (this.#watched === 0n) return false;
+    this.#news |= this.#watched;
+    this.#watched = 0n;
+    return true;
+  }
+
+  takeNews(): bigint {
+    const news = this.#news;
+    this.#news = 0n;
+    return news;
+  }
+
+  /** Discards everything and clears the port's bit. */
+  close(): void {
+    for (let message = this.shift(); message !== null; message = this.shift()) message.recycle();
+    this.#news = 0n;
+    this.#watched = 0n;
+    this.#map.clear(this.#port);
+  }
+}

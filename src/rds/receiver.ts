@@ -1,0 +1,291 @@
+/**
+ * The receiving half of a lane: from a byte stream to messages. Pure: targets() says where the next bytes should be
+ * put, filled() takes note of how many came.
+ *
+ *   chunk:   [ parsed | partial message | free ........ ]        big:  [ payload so far | free .... ]
+ *                     ▲ pos             ▲ fill
+ *
+ * Small messages are parsed where they were read, in 64 KiB chunks that live as long as somebody holds a message in
+ * them. A payload over 16 KiB gets a buffer of its own, which the next reads fill directly, followed by exactly one
+ * header: so a stream of large messages is not copied again here.
+ *
+ * Rules (rds_tcp_data_recv, rds_recv_incoming): flags == CONG_BITMAP exactly is a map; a message with a lower number than
+ * expected is a duplicate only if it carries RETRANSMITTED; any other sets the expectation, even backwards; a hole
+ * is normal. Unlike the kernel, h_len is bounded, and headers from port 0 to port 0 do not touch the expectation (they
+ * are what surplus bytes of a map from a host with large pages look like).
+ */
+import type { ReleaseQueue } from '../core/releases.ts';
+import { Ubuf } from '../core/ubuf.ts';
+import {
+  CONG_BITMAP,
+  classify,
+  compareSeq,
+  dport as dportOf,
+  flags as flagsOf,
+  HEADER_BYTES,
+  MAX_PAYLOAD,
+  payloadLength,
+  RETRANSMITTED,
+  seqHi as seqHiOf,
+  seqLo as seqLoOf,
+  sport as sportOf,
+} from '../wire/rds.ts';
+import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
+import type { RdsCounters } from './counters.ts';
+import { type BufferPool, CHUNK_BYTES } from './memory.ts';
+
+export interface ReceiverHost {
+  /** A whole map of 8192 bytes, valid during the call. */
+  congestion(map: Uint8Array): void;
+  /** A probe ping (answer it) or probe pong; the extension area is at `header + 32`, valid during the call. */
+  probe(isPing: boolean, bytes: Uint8Array, header: number): void;
+  ping(sport: number): void;
+  /** A data message or a pong (sport 0): `length` bytes at `offset` of the only piece of `buffer`; ref() it to keep it. */
+  data(sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void;
+}
+
+/** Payloads over this get a buffer of their own. */
+const INLINE_MAX = 16 * 1024;
+/** Smaller reads are not worth a call: begin a new chunk. */
+const READ_MIN = 4096;
+
+interface BigMessage {
+  readonly sport: number;
+  readonly dport: number;
+  readonly duplicate: boolean;
+  readonly buffer: Ubuf;
+  readonly bytes: Uint8Array;
+  readonly length: number;
+  filled: number;
+}
+
+export class LaneReceiver {
+  readonly #host: ReceiverHost;
+  readonly #pool: BufferPool;
+  readonly #releases: ReleaseQueue;
+  readonly #counters: RdsCounters;
+  readonly #views: Uint8Array[] = [];
+  #chunk: Ubuf;
+  #bytes: Buffer;
+  #pos = 0;
+  #fill = 0;
+  #big: BigMessage | null = null;
+  #skip = 0;
+  #nextHi = 0;
+  #nextLo = 0;
+
+  constructor(host: ReceiverHost, pool: BufferPool, releases: ReleaseQueue, counters: RdsCounters) {
+    this.#host = host;
+    this.#pool = pool;
+    this.#releases = releases;
+    this.#counters = counters;
+    [this.#chunk, this.#bytes] = this.#acquire(CHUNK_BYTES);
+  }
+
+  /** Bytes held for a message that is not complete yet. */
+  get partialBytes(): number {
+    return this.#big === null ? this.#fill - this.#pos : this.#big.filled;
+  }
+
+  /** The next number expected. */
+  get nextSeq(): { hi: number; lo: number } {
+    return { hi: this.#nextHi, lo: this.#nextLo };
+  }
+
+  /** Where to put what comes next: one view or two, never empty. The array is reused. */
+  targets(): readonly Uint8Array[] {
+    const views = this.#views;
+    views.length = 0;
+    const big = this.#big;
+    if (big === null) {
+      views.push(this.#bytes.subarray(this.#fill));
+    } else {
+      views.push(big.bytes.subarray(big.filled, big.length));
+      views.push(this.#bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
+    }
+    return views;
+  }
+
+  /** `n` bytes were put into the targets. False if the peer broke the limit on h_len: drop the connection. */
+  filled(n: number): boolean {
+    const big = this.#big;
+    let rest = n;
+    if (big !== null) {
+      const take = Math.min(rest, big.length - big.filled);
+      big.filled += take;
+      rest -= take;
+      if (big.filled < big.length) return true;
+      this.#big = null;
+      if (!big.duplicate) this.#host.data(big.sport, big.dport, big.buffer, 0, big.length);
+      big.buffer.unref();
+    }
+    this.#fill += rest;
+    const sane = this.#parse();
+    if (sane) this.#makeRoom();
+    return sane;
+  }
+
+  /** Copies `bytes` in, for callers that have them already (replay, tests). False as filled(). */
+  feed(bytes: Uint8Array): boolean {
+    let at = 0;
+    while (at < bytes.byteLength) {
+      let n = 0;
+      for (const view of this.targets()) {
+        const take = Math.min(view.byteLength, bytes.byteLength - at - n);
+        view.set(bytes.subarray(at + n, at + n + take));
+        n += take;
+      }
+      if (!this.filled(n)) return false;
+      at += n;
+    }
+    return true;
+  }
+
+  /** The connection is gone: forget what is incomplete; the expectation stays. */
+  reset(): void {
+    if (this.partialBytes > 0 || this.#skip > 0) this.#counters.recv_truncated += 1;
+    this.#big?.buffer.unref();
+    this.#big = null;
+    this.#skip = 0;
+    this.#pos = this.#fill;
+    this.#makeRoom();
+  }
+
+  /** The peer restarted and numbers afresh. */
+  forgetSequence(): void {
+    this.#nextHi = 0;
+    this.#nextLo = 0;
+  }
+
+  close(): void {
+    this.reset();
+    this.#chunk.unref();
+  }
+
+  #parse(): boolean {
+    const bytes = this.#bytes;
+    for (;;) {
+      if (this.#skip > 0) {
+        const take = Math.min(this.#skip, this.#fill - this.#pos);
+        this.#pos += take;
+        this.#skip -= take;
+        if (this.#skip > 0) return true;
+      }
+      const available = this.#fill - this.#pos - HEADER_BYTES;
+      if (available < 0) return true;
+      const header = this.#pos;
+      const length = payloadLength(bytes, header);
+      if (flagsOf(bytes, header) === CONG_BITMAP && length !== CONG_MAP_BYTES) {
+        this.#counters.cong_bad_length += 1;
+        this.#skip = length;
+        this.#pos += HEADER_BYTES;
+        continue;
+      }
+      if (length > MAX_PAYLOAD) {
+        this.#counters.recv_oversized += 1;
+        return false;
+      }
+      if (available >= length) {
+        this.#pos += HEADER_BYTES + length;
+        this.#dispatch(header, length);
+        continue;
+      }
+      if (length > INLINE_MAX) this.#startBig(header, length);
+      return true;
+    }
+  }
+
+  #dispatch(header: number, length: number): void {
+    const bytes = this.#bytes;
+    const kind = classify(bytes, header);
+    if (kind === 'congestion') {
+      this.#host.congestion(bytes.subarray(header + HEADER_BYTES, header + HEADER_BYTES + CONG_MAP_BYTES));
+      return;
+    }
+    if (kind === 'ignored') {
+      this.#counters.recv_ignored += 1;
+      return;
+    }
+    if (this.#isDuplicate(header)) return;
+    switch (kind) {
+      case 'data':
+        this.#host.data(
+          sportOf(bytes, header),
+          dportOf(bytes, header),
+          this.#chunk,
+          header + HEADER_BYTES,
+          length,
+        );
+        return;
+      case 'pong':
+        this.#host.data(0, dportOf(bytes, header), this.#chunk, header + HEADER_BYTES, 0);
+        return;
+      case 'ping':
+        this.#host.ping(sportOf(bytes, header));
+        return;
+      case 'probe-ping':
+      case 'probe-pong':
+        this.#host.probe(kind === 'probe-ping', bytes, header);
+    }
+  }
+
+  #startBig(header: number, length: number): void {
+    const bytes = this.#bytes;
+    const sport = sportOf(bytes, header);
+    const dport = dportOf(bytes, header);
+    // A large ping or 0 -> 0 message: only its header matters, so take it as an empty one and skip the payload.
+    if (dport === 0 || sport === 0) {
+      this.#pos += HEADER_BYTES;
+      this.#skip = length;
+      this.#dispatch(header, 0);
+      this.#skip -= this.#fill - this.#pos;
+      this.#pos = this.#fill;
+      return;
+    }
+    const duplicate = this.#isDuplicate(header);
+    const [buffer, big] = this.#acquire(length);
+    const have = this.#fill - header - HEADER_BYTES;
+    bytes.copy(big, 0, header + HEADER_BYTES, this.#fill);
+    this.#big = { sport, dport, duplicate, buffer, bytes: big, length, filled: have };
+    this.#pos = this.#fill;
+  }
+
+  /** Applies the sequence rule: true to drop, else the expectation moves. */
+  #isDuplicate(header: number): boolean {
+    const hi = seqHiOf(this.#bytes, header);
+    const lo = seqLoOf(this.#bytes, header);
+    const flagged = (flagsOf(this.#bytes, header) & RETRANSMITTED) !== 0;
+    if (flagged && compareSeq(hi, lo, this.#nextHi, this.#nextLo) < 0) {
+      this.#counters.recv_drop_old_seq += 1;
+      return true;
+    }
+    this.#nextLo = (lo + 1) >>> 0;
+    this.#nextHi = this.#nextLo === 0 ? (hi + 1) >>> 0 : hi;
+    return false;
+  }
+
+  /** Sees to it that the message that has begun fits behind `pos`, and that a read is worth its call. */
+  #makeRoom(): void {
+    if (this.#pos === this.#fill && this.#chunk.refs === 1) {
+      this.#pos = 0;
+      this.#fill = 0;
+      return;
+    }
+    const partial = this.#fill - this.#pos;
+    const length = partial >= HEADER_BYTES ? payloadLength(this.#bytes, this.#pos) : 0;
+    const fits = this.#pos + HEADER_BYTES + length <= CHUNK_BYTES;
+    if (fits && CHUNK_BYTES - this.#fill >= READ_MIN) return;
+    const old = this.#chunk;
+    const from = this.#bytes;
+    [this.#chunk, this.#bytes] = this.#acquire(CHUNK_BYTES);
+    from.copy(this.#bytes, 0, this.#pos, this.#fill);
+    old.unref();
+    this.#pos = 0;
+    this.#fill = partial;
+  }
+
+  #acquire(bytes: number): [Ubuf, Buffer] {
+    const buffer = this.#pool.acquire(bytes);
+    return [new Ubuf([buffer], () => this.#pool.release(buffer), this.#releases), buffer];
+  }
+}

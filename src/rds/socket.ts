@@ -1,0 +1,541 @@
+/**
+ * RdsSocket: reliable, ordered datagrams to any number of peers from one port, as PF_RDS gives them.
+ *
+ * sendmsg() never blocks and fails with the errors, and in the order of checks, of the kernel's rds_sendmsg. Without
+ * `zerocopy` the payload is copied during the call. With it, the buffer is lent: it must not change until its cookie comes
+ * back, once per accepted message, in the order in which the messages to that peer were accepted. A peer that is away is no
+ * error: the message waits. "Send, then close" may lose data, by design; close({ drain: true }) waits.
+ */
+import { EventEmitter } from 'node:events';
+import { checkObject, checkOptionalInteger, checkSignal, wrongType } from '../core/arguments.ts';
+import { pinnedPages } from '../core/budget.ts';
+import { ZerotxError } from '../core/errors.ts';
+import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import { MAX_PAYLOAD } from '../wire/rds.ts';
+import type { CookieQueue } from './cookies.ts';
+import { INLINE_BYTES_MAX } from './memory.ts';
+import type { Destination, RdsNode } from './node.ts';
+import { type Attempt, PendingSends } from './pending.ts';
+import type { ReceiveQueue } from './receive-queue.ts';
+import type { RdsMessage, RdsReceived } from './received.ts';
+import type { Run, SendOwner } from './run.ts';
+
+export interface RdsAddress {
+  /** IP address as text. */
+  readonly address: string;
+  /** RDS port, 0 to 65535; 0 is a ping. */
+  readonly port: number;
+}
+
+export interface SendOptions {
+  /** MSG_ZEROCOPY: lend the buffer instead of copying it. Needs `cookie`, and SO_ZEROCOPY on the socket. */
+  readonly zerocopy?: boolean;
+  /** RDS_CMSG_ZCOPY_COOKIE: 32 bits, chosen by the program, returned on completion. */
+  readonly cookie?: number;
+}
+
+export interface AwaitSendOptions {
+  readonly signal?: AbortSignal;
+  readonly timeoutMs?: number;
+}
+
+export interface ReceiveOptions {
+  /** MSG_PEEK: leave the message, and the cookies, where they are. */
+  readonly peek?: boolean;
+  /** False: no control messages; cookies stay for recvErrqueue() or a later call. */
+  readonly control?: boolean;
+}
+
+export interface SocketOptions {
+  /** SO_ZEROCOPY. */
+  readonly zerocopy?: boolean;
+  /** Bytes that may be queued or unacknowledged before EAGAIN. Default 8 MiB. At most one in 64 bytes messages. */
+  readonly sendBufferBytes?: number;
+  /** Bytes that may be queued for reading before peers are told that the port is congested. Default 8 MiB. */
+  readonly receiveBufferBytes?: number;
+  /** RDS_CONG_MONITOR: news of ports that may be free again come through recvmsg(). */
+  readonly congestionMonitor?: boolean;
+}
+
+export interface SocketEvents {
+  /** recvmsg() has something: call it until it returns null. */
+  readable: [];
+  /** After EAGAIN, ENOBUFS or ENOMEM: worth another try. */
+  writable: [];
+  peerUp: [{ address: string }];
+  peerDown: [{ address: string; reason: string }];
+  close: [];
+}
+
+const CLOSE_DRAIN_MS = 30_000;
+/** Another thread may free the memlock budget without our hearing of it. */
+const BUDGET_RETRY_MS = 20;
+/** The send buffer holds at most one message for this many bytes, which bounds empty messages. */
+const BYTES_PER_MESSAGE = 64;
+
+export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
+  readonly node: RdsNode;
+  readonly port: number;
+  readonly #zerocopy: boolean;
+  readonly #sendBufferBytes: number;
+  readonly #received: ReceiveQueue;
+  readonly #cookies: CookieQueue;
+  readonly #pending: PendingSends;
+  #destination: Destination | null = null;
+  #destinationPort = 0;
+  #queuedBytes = 0;
+  #queuedMessages = 0;
+  #lentBytes = 0;
+  /** A send was refused since 'writable' was last emitted: for want of room, or because its port was congested. */
+  #wantsRoom = false;
+  #wantsNews = false;
+  #closing: Promise<void> | null = null;
+  #changed: (() => void) | null = null;
+
+  /** Made by RdsNode.bind(). */
+  constructor(
+    node: RdsNode,
+    port: number,
+    options: SocketOptions,
+    queues: { received: ReceiveQueue; cookies: CookieQueue },
+  ) {
+    super();
+    this.node = node;
+    this.port = port;
+    this.#zerocopy = options.zerocopy ?? false;
+    this.#sendBufferBytes = options.sendBufferBytes ?? DEFAULT_BUFFER_BYTES;
+    this.#received = queues.received;
+    this.#cookies = queues.cookies;
+    this.#pending = new PendingSends((task, delayMs) => node.runtime.timer(task, delayMs));
+  }
+
+  get address(): string {
+    return this.node.address;
+  }
+
+  get zerocopy(): boolean {
+    return this.#zerocopy;
+  }
+
+  get closed(): boolean {
+    return this.#closing !== null;
+  }
+
+  /** POLLOUT: less is queued than the send buffer holds. */
+  get writable(): boolean {
+    return (
+      this.#queuedBytes < this.#sendBufferBytes &&
+      this.#queuedMessages * BYTES_PER_MESSAGE < this.#sendBufferBytes
+    );
+  }
+
+  /** POLLIN: recvmsg() would return something. */
+  get readable(): boolean {
+    return this.#received.readable || (this.#zerocopy && this.#cookies.length > 0);
+  }
+
+  /** Payload bytes accepted and neither acknowledged nor given up. */
+  get queuedBytes(): number {
+    return this.#queuedBytes;
+  }
+
+  /** Bytes of the program's memory that are lent now. */
+  get lentBytes(): number {
+    return this.#lentBytes;
+  }
+
+  /** Sets the default destination. Never blocks; does not filter what is received. Throws EINVAL, EOPNOTSUPP. */
+  connect(to: RdsAddress): void {
+    this.#checkOpen('connect');
+    [this.#destination, this.#destinationPort] = this.#route(to, 'connect');
+  }
+
+  /**
+   * Queues one message of up to 1 MiB, whole, and returns its length in bytes. Throws ZerotxError: ENOTCONN (no
+   * destination), EMSGSIZE (over 1 MiB or the send buffer), EINVAL (zerocopy and cookie do not go together), ENOMEM (memlock
+   * budget), ENOBUFS (the destination port is congested), EAGAIN (the send buffer is full); wait for 'writable' after the
+   * last three. Source: rds_sendmsg (net/rds/send.c).
+   */
+  sendmsg(data: Uint8Array | readonly Uint8Array[], to?: RdsAddress, options: SendOptions = {}): number {
+    this.#checkOpen('sendmsg');
+    const [destination, port] = to === undefined ? this.#defaultDestination() : this.#route(to, 'sendmsg');
+    const pieces = toPieces(data);
+    const length = this.#checkLength(pieces);
+    const { zerocopy = false, cookie } = options;
+    this.#checkCookie(zerocopy, cookie, length);
+    const attempt = zerocopy
+      ? this.#lend(destination, port, pieces, length, () => this.#completed(cookie as number))
+      : this.#copy(destination, port, pieces, length);
+    if (typeof attempt !== 'string') return length;
+    this.#refused(attempt, port);
+    throw new ZerotxError(attempt, `sendmsg ${attempt}${reasons[attempt]}`, {
+      syscall: 'sendmsg',
+      address: destination.address,
+      port,
+    });
+  }
+
+  /**
+   * Sends one message and resolves when the buffer is the caller's again, with how much of it was copied. On a socket
+   * with zerocopy that is when the message's last reference is gone (acknowledged, and let go by the kernel); without, as soon as
+   * it was copied into the send queue. Waits for room where sendmsg() would fail. Rejects with the signal's reason, ETIMEDOUT,
+   * ZTX_STILL_LENT (given up, but the buffer may still be read: it is not the caller's), or as sendmsg().
+   */
+  send(
+    data: Uint8Array | readonly Uint8Array[],
+    to?: RdsAddress,
+    options: AwaitSendOptions = {},
+  ): Promise<Outcome> {
+    try {
+      checkObject('options', options);
+      checkSignal('options.signal', options.signal);
+      checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
+      this.#checkOpen('send');
+      const [destination, port] = to === undefined ? this.#defaultDestination() : this.#route(to, 'send');
+      const pieces = toPieces(data);
+      const length = this.#checkLength(pieces);
+      const lends = this.#zerocopy && length > 0;
+      const attempt = (released: (outcome: Outcome) => void): Attempt => {
+        const result = lends
+          ? this.#lend(destination, port, pieces, length, released)
+          : this.#copy(destination, port, pieces, length);
+        if (typeof result === 'string') this.#refused(result, port);
+        return result;
+      };
+      return this.#pending.add({ key: destination.address, attempt, bytes: length }, options);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  /**
+   * The next message, completion record or congestion news, or null. Order: congestion news, then data with up to 8 cookies,
+   * then cookies alone (rds_recvmsg).
+   */
+  recvmsg(options: ReceiveOptions = {}): RdsReceived | null {
+    const { peek = false, control = true } = options;
+    const cookies = control && this.#zerocopy && !peek;
+    if (control && !peek) {
+      const mask = this.#received.takeNews();
+      if (mask !== 0n) return { kind: 'congestion', mask };
+    }
+    const message = peek ? this.#received.peek() : this.#received.shift();
+    if (message !== null) {
+      if (cookies && this.#cookies.length > 0) message.cookies = this.#cookies.take();
+      return message;
+    }
+    if (cookies && this.#cookies.length > 0) return { kind: 'completion', cookies: this.#cookies.take() };
+    return null;
+  }
+
+  /** One error-queue record of origin ZCOOKIE with up to 8 cookies, or null (MSG_ERRQUEUE). */
+  recvErrqueue(): { readonly origin: 'ZCOOKIE'; readonly cookies: readonly number[] } | null {
+    return this.#cookies.length === 0 ? null : { origin: 'ZCOOKIE', cookies: this.#cookies.take() };
+  }
+
+  /** Withdraws everything queued for `address` (RDS_CANCEL_SENT_TO); what is half sent is finished. */
+  cancelSentTo(address: string): void {
+    this.#checkOpen('cancelSentTo');
+    this.node.lane(address)?.connection.sender.cancel(this);
+    this.#madeRoom();
+  }
+
+  /** Messages, until the socket is closed. Cookies come along on them. */
+  async *[Symbol.asyncIterator](): AsyncGenerator<RdsMessage, void, void> {
+    while (!this.closed) {
+      const message = this.#received.shift();
+      if (message === null) {
+        await new Promise<void>((resolve) => {
+          const done = (): void => {
+            this.off('readable', done);
+            this.off('close', done);
+            resolve();
+          };
+          this.on('readable', done);
+          this.on('close', done);
+        });
+        continue;
+      }
+      if (this.#zerocopy && this.#cookies.length > 0) message.cookies = this.#cookies.take();
+      yield message;
+    }
+  }
+
+  /**
+   * Closes: the port is free at once, what waits to be received is discarded, what is unsent or unacknowledged is withdrawn;
+   * with `drain` that waits until all is acknowledged. Resolves when no buffer is lent any more; rejects with
+   * ZTX_STILL_LENT if that takes longer than `timeoutMs` (default 30 s).
+   */
+  close(options: { drain?: boolean; timeoutMs?: number } = {}): Promise<void> {
+    this.#closing ??= this.#close(options.drain ?? false, options.timeoutMs ?? CLOSE_DRAIN_MS);
+    return this.#closing;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close();
+  }
+
+  /** For runs: bytes were acknowledged or given up. */
+  uncharge(payloadBytes: number, messages: number): void {
+    this.#queuedBytes -= payloadBytes;
+    this.#queuedMessages -= messages;
+    this.#madeRoom();
+  }
+
+  /** For the node: a message for this port. */
+  deliver(message: RdsMessage): void {
+    this.#received.push(message);
+    this.node.eventsDue(this);
+  }
+
+  /** For the node: a congestion map came. */
+  congestionNews(): void {
+    const news = this.#received.congestionNews();
+    if (this.#wantsNews) {
+      this.#wantsNews = false;
+      this.#wantsRoom = true;
+    }
+    if (news) this.node.eventsDue(this);
+    this.#madeRoom();
+  }
+
+  /** For the node: the memlock budget has more room. */
+  budgetFreed(): void {
+    this.#madeRoom();
+  }
+
+  /** For the node, at the end of a batch. */
+  emitEvents(): void {
+    if (this.#pending.length > 0) this.#pending.retry();
+    if (this.#wantsRoom && this.writable) {
+      this.#wantsRoom = false;
+      this.emit('writable');
+    }
+    if (this.readable) this.emit('readable');
+  }
+
+  async #close(drain: boolean, timeoutMs: number): Promise<void> {
+    if (drain) await this.#until(() => this.#queuedMessages === 0 && this.#pending.length === 0, timeoutMs);
+    this.node.unbind(this);
+    this.#received.close();
+    this.#pending.close(
+      new ZerotxError('ENOTCONN', 'send ENOTCONN: the socket was closed', { syscall: 'send' }),
+    );
+    this.node.cancel(this);
+    const released = await this.#until(() => this.#lentBytes === 0, timeoutMs);
+    this.#cookies.clear();
+    this.emit('close');
+    if (released) return;
+    throw new ZerotxError(
+      'ZTX_STILL_LENT',
+      `${this.#lentBytes} bytes lent by this socket may still be read by the kernel`,
+    );
+  }
+
+  /** Waits for a condition that uncharge() or a release may change; false after `timeoutMs`. */
+  async #until(condition: () => boolean, timeoutMs: number): Promise<boolean> {
+    if (condition()) return true;
+    return new Promise((resolve) => {
+      const timer = this.node.runtime.timer(() => finish(false), timeoutMs);
+      const finish = (result: boolean): void => {
+        this.#changed = null;
+        timer.cancel();
+        resolve(result);
+      };
+      this.#changed = () => {
+        if (condition()) finish(true);
+      };
+    });
+  }
+
+  #copy(destination: Destination, port: number, pieces: readonly Uint8Array[], length: number): Attempt {
+    const refusal = this.#room(destination, port);
+    if (refusal !== null) return refusal;
+    if (destination.lane === null) {
+      this.node.deliverLocally(destination, this.port, port, pieces, length);
+      return copied;
+    }
+    const { sender } = destination.lane.connection;
+    this.#charge(length);
+    if (length <= INLINE_BYTES_MAX) sender.queueCopy(this, pieces, length, this.port, port);
+    else sender.queuePayload(this, this.#copiedPayload(pieces, length, null), false, this.port, port);
+    destination.lane.queued();
+    return copied;
+  }
+
+  /** Queues `pieces` themselves where they can be lent; `released` is called in the order of acceptance. */
+  #lend(
+    destination: Destination,
+    port: number,
+    pieces: readonly Uint8Array[],
+    length: number,
+    released: (outcome: Outcome) => void,
+  ): Attempt {
+    const { budget, memory } = this.node;
+    const lendable = destination.lane !== null && pieces.every((piece) => memory.canLend(piece));
+    const pages = lendable ? pinnedPages(length, memory.pageBytes) : 0;
+    if (pages > 0 && !budget.charge(pages)) return 'ENOMEM';
+    const refusal = this.#room(destination, port);
+    if (refusal !== null || destination.lane === null) {
+      if (pages > 0) budget.uncharge(pages);
+      if (refusal !== null) return refusal;
+      this.node.deliverLocally(destination, this.port, port, pieces, length);
+      this.node.runtime.defer(() => released({ bytes: length, copiedBytes: length, exact: true }));
+      return localLent;
+    }
+    const inTurn = destination.lane.releaseOrder.take();
+    this.#charge(length);
+    this.#lentBytes += length;
+    const onRelease = (outcome: Outcome): void => {
+      if (pages > 0) this.node.uncharge(pages);
+      inTurn(() => {
+        this.#lentBytes -= length;
+        released(outcome);
+        this.#changed?.();
+      });
+    };
+    let payload: Ubuf;
+    if (lendable) {
+      for (const piece of pieces) memory.lend(piece);
+      payload = new Ubuf(pieces, onRelease, this.node.runtime.releases);
+    } else payload = this.#copiedPayload(pieces, length, onRelease);
+    const { sender } = destination.lane.connection;
+    const run = sender.queuePayload(this, payload, lendable, this.port, port);
+    destination.lane.queued();
+    return { withdraw: () => this.#withdraw(destination, run) };
+  }
+
+  #withdraw(destination: Destination, run: Run): boolean {
+    return destination.lane?.connection.sender.cancelRun(run) ?? false;
+  }
+
+  /** A payload in memory of the pool, with what is to happen when it is back there. */
+  #copiedPayload(
+    pieces: readonly Uint8Array[],
+    length: number,
+    then: ((outcome: Outcome) => void) | null,
+  ): Ubuf {
+    const { pool, runtime } = this.node;
+    const buffer = pool.acquire(length);
+    let at = 0;
+    for (const piece of pieces) {
+      buffer.set(piece, at);
+      at += piece.byteLength;
+    }
+    const onRelease = (): void => {
+      pool.release(buffer);
+      then?.({ bytes: length, copiedBytes: length, exact: true });
+    };
+    return new Ubuf([buffer.subarray(0, length)], onRelease, runtime.releases);
+  }
+
+  #charge(length: number): void {
+    this.#queuedBytes += length;
+    this.#queuedMessages += 1;
+  }
+
+  #room(destination: Destination, port: number): 'EAGAIN' | 'ENOBUFS' | null {
+    if (destination.congested(port)) return 'ENOBUFS';
+    if (this.writable) return null;
+    // The peer's TCP may have acknowledged more than we know: ask before saying no.
+    if (destination.lane !== null && destination.lane.checkAcks() > 0 && this.writable) return null;
+    return 'EAGAIN';
+  }
+
+  #refused(code: 'EAGAIN' | 'ENOBUFS' | 'ENOMEM', port: number): void {
+    if (code === 'ENOBUFS') {
+      this.#wantsNews = true;
+      this.node.counters.cong_send_error += 1;
+      this.#received.watch(port);
+      return;
+    }
+    this.#wantsRoom = true;
+    if (code === 'EAGAIN') this.node.counters.send_queue_full += 1;
+    else this.node.runtime.timer(() => this.#madeRoom(), BUDGET_RETRY_MS);
+  }
+
+  #madeRoom(): void {
+    if (this.#wantsRoom || this.#pending.length > 0) this.node.eventsDue(this);
+    this.#changed?.();
+  }
+
+  #completed(cookie: number): void {
+    if (this.closed) return;
+    this.#cookies.push(cookie);
+    this.node.eventsDue(this);
+  }
+
+  #route(to: RdsAddress, syscall: string): [Destination, number] {
+    if (typeof to !== 'object' || to === null) throw wrongType('to', 'an object { address, port }', to);
+    const { port } = to;
+    if (typeof port !== 'number') throw wrongType('to.port', 'of type number', port);
+    if (!Number.isInteger(port) || port < 0 || port > 65535) {
+      throw new ZerotxError(
+        'EINVAL',
+        `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`,
+        { syscall },
+      );
+    }
+    return [this.node.destination(to.address, syscall), port];
+  }
+
+  #defaultDestination(): [Destination, number] {
+    if (this.#destination === null) {
+      throw new ZerotxError(
+        'ENOTCONN',
+        'sendmsg ENOTCONN: no destination given, and the socket is not connected',
+        {
+          syscall: 'sendmsg',
+        },
+      );
+    }
+    return [this.#destination, this.#destinationPort];
+  }
+
+  #checkLength(pieces: readonly Uint8Array[]): number {
+    let length = 0;
+    for (const piece of pieces) length += piece.byteLength;
+    const limit = Math.min(MAX_PAYLOAD, this.#sendBufferBytes);
+    if (length > limit) {
+      throw new ZerotxError('EMSGSIZE', `sendmsg EMSGSIZE: ${length} bytes, at most ${limit} fit`, {
+        syscall: 'sendmsg',
+      });
+    }
+    return length;
+  }
+
+  #checkCookie(zerocopy: boolean, cookie: number | undefined, length: number): void {
+    const effective = zerocopy && this.#zerocopy && length > 0;
+    if (cookie === undefined && !zerocopy) return;
+    if (effective && Number.isInteger(cookie) && (cookie as number) >= 0 && (cookie as number) <= 0xffffffff)
+      return;
+    const why = !effective
+      ? 'a cookie needs zerocopy on the socket and the message, and a payload'
+      : 'zerocopy needs options.cookie, an integer from 0 to 4294967295';
+    throw new ZerotxError('EINVAL', `sendmsg EINVAL: ${why}`, { syscall: 'sendmsg' });
+  }
+
+  #checkOpen(syscall: string): void {
+    if (this.closed)
+      throw new ZerotxError('ENOTCONN', `${syscall} ENOTCONN: the socket is closed`, { syscall });
+  }
+}
+
+export const DEFAULT_BUFFER_BYTES: number = 8 * 1024 * 1024;
+
+const copied: Attempt = { withdraw: null };
+const localLent: Attempt = { withdraw: () => false };
+
+const reasons = {
+  EAGAIN: ': the send buffer is full',
+  ENOBUFS: ': the destination port is congested',
+  ENOMEM: ': the memlock budget is used up',
+} as const;
+
+function toPieces(data: Uint8Array | readonly Uint8Array[]): readonly Uint8Array[] {
+  if (data instanceof Uint8Array) return [data];
+  if (!Array.isArray(data) || !data.every((piece) => piece instanceof Uint8Array)) {
+    throw wrongType('data', 'an instance of Buffer or Uint8Array, or an array of them', data);
+  }
+  return data;
+}

@@ -1,0 +1,80 @@
+/**
+ * Which memory may be lent to the kernel.
+ *
+ * The kernel reads lent pages until it says otherwise. If JavaScript can take the memory away meanwhile, by transferring
+ * its ArrayBuffer, and the new owner is collected, then whatever the allocator puts there next goes out on the wire. A
+ * reference does not help: it keeps the emptied shell. So:
+ *
+ *   slab of ours           lend      native memory, unmapped only with its last reference
+ *   SharedArrayBuffer      lend      cannot be detached, does not move when it grows
+ *   resizable ArrayBuffer  refuse    shrinking takes pages away
+ *   detached, empty        refuse    there is nothing
+ *   other ArrayBuffer      lend if a mark keeps it where it is on this runtime; else only when the program vouches for
+ *                          it with `pin`
+ *
+ * The mark is markAsUntransferable(). Node 20 then copies instead of transferring, and knows no ArrayBuffer.transfer();
+ * Node 24 and later make every transfer throw; on Node 22 transfer() still takes a marked buffer. No version list: it is
+ * tried once, on a buffer made for it. The mark cannot be taken back, and marked buffers must never be detached
+ * natively (Node 24 and later abort the process).
+ */
+import { markAsUntransferable } from 'node:worker_threads';
+import { isSlabMemory } from './slab.ts';
+
+export interface LendOptions {
+  /** The program promises not to transfer the memory while it is lent. */
+  readonly pin?: boolean;
+}
+
+/** ArrayBuffer as newer runtimes have it. */
+interface ModernArrayBuffer extends ArrayBuffer {
+  readonly resizable?: boolean;
+  transfer?(): ArrayBuffer;
+  transferToFixedLength?(): ArrayBuffer;
+}
+
+const marked = new WeakSet<ArrayBufferLike>();
+let markHolds: boolean | undefined;
+
+/** Whether lend() would accept `view`. Changes nothing. */
+export function canLend(view: Uint8Array, options: LendOptions = {}): boolean {
+  const memory = view.buffer;
+  if (view.byteLength === 0) return false; // detached memory shows as empty views, too
+  if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer) return true;
+  if ((memory as ModernArrayBuffer).resizable === true) return false;
+  return options.pin === true || markProtects();
+}
+
+/** Fixes the memory behind `view` in place, once per ArrayBuffer and for good; false: it must be copied instead. */
+export function lend(view: Uint8Array, options: LendOptions = {}): boolean {
+  if (!canLend(view, options)) return false;
+  const memory = view.buffer;
+  if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer || marked.has(memory)) return true;
+  markAsUntransferable(memory);
+  marked.add(memory);
+  return true;
+}
+
+/** Whether markAsUntransferable() stops every way this runtime has to take a buffer's memory. Tried on first use. */
+export function markProtects(): boolean {
+  markHolds ??= takers.every((take) => staysAfter(take));
+  return markHolds;
+}
+
+type Taker = (memory: ModernArrayBuffer) => unknown;
+
+const takers: readonly Taker[] = [
+  (memory) => structuredClone(memory, { transfer: [memory] }),
+  (memory) => memory.transfer?.(),
+  (memory) => memory.transferToFixedLength?.(),
+];
+
+function staysAfter(take: Taker): boolean {
+  const memory = new ArrayBuffer(64);
+  markAsUntransferable(memory);
+  try {
+    take(memory);
+  } catch {
+    // Refusing is one way to protect; what counts is whether the memory is still there.
+  }
+  return memory.byteLength === 64;
+}
