@@ -69,9 +69,13 @@ static napi_value zt_recvfromv(napi_env napi, napi_callback_info info) {
   if (!call_iov(&call, 1, count, iov)) return NULL;
   if (!call_is_null(&call, 4) && !call_bytes(&call, 4, &from)) return NULL;
   OURS(call, fd);
+  struct sockaddr_storage sender; /* the kernel reports the full length of an address that it cut to fit */
   struct msghdr message = {
-      .msg_name = from.data, .msg_namelen = (socklen_t)from.length, .msg_iov = iov, .msg_iovlen = (size_t)count};
-  return outcome(&call, recvmsg(fd, &message, flags | MSG_DONTWAIT | MSG_TRUNC));
+      .msg_name = &sender, .msg_namelen = sizeof sender, .msg_iov = iov, .msg_iovlen = (size_t)count};
+  ssize_t length = recvmsg(fd, &message, flags | MSG_DONTWAIT | MSG_TRUNC);
+  size_t copied = message.msg_namelen < from.length ? message.msg_namelen : from.length;
+  if (length >= 0 && copied > 0) memcpy(from.data, &sender, copied);
+  return outcome(&call, length);
 }
 
 /* The extended error of a message from the error queue, whatever family the socket has; NULL if it carries none. */

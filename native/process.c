@@ -10,12 +10,12 @@
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define INITIAL_USER_NAMESPACE 0xEFFFFFFDu /* PROC_USER_INIT_INO */
+#define INITIAL_USER_NAMESPACE "user:[4026531837]" /* PROC_USER_INIT_INO */
 
 static _Atomic int64_t budget_used;
 static _Atomic int64_t quarantined_bytes;
@@ -31,8 +31,11 @@ void budget_give_back(struct env *env) {
 
 /* capable() asks for the capability in the initial user namespace: a rootless container's "root" does not count. */
 static bool may_lock_memory(void) {
-  struct stat status;
-  if (stat("/proc/self/ns/user", &status) != 0 || status.st_ino != INITIAL_USER_NAMESPACE) return false;
+  /* readlink() rather than stat(), which C libraries before 2.33 do not export. */
+  char target[64];
+  ssize_t length = readlink("/proc/self/ns/user", target, sizeof target);
+  if (length != sizeof INITIAL_USER_NAMESPACE - 1 || memcmp(target, INITIAL_USER_NAMESPACE, (size_t)length) != 0)
+    return false;
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
   if (syscall(SYS_capget, &header, data) != 0) return false;

@@ -30,7 +30,8 @@ export class ZerotxError extends Error {
   constructor(code: string, message: string, details: ErrorDetails = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
     this.code = code;
-    this.errno = -(errnoByName.get(code) ?? 0);
+    // Not a minus sign, which would make -0 of 0.
+    this.errno = 0 - (errnoByName.get(code) ?? 0);
     this.syscall = details.syscall;
     this.next = details.next ?? defaultNext(code);
     this.address = details.address;

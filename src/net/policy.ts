@@ -60,7 +60,7 @@ export class ZerocopyPolicy {
     return true;
   }
 
-  /** One completed flagged call. */
+  /** One record of completed calls; merged ones count once, because only the first of them set the flag. */
   completed(copied: boolean, nowMs: number): void {
     this.#nextPenalty = 1;
     if (this.options.mode !== 'auto' || !this.#lending) return;

@@ -96,9 +96,9 @@ export class TcpChannel {
     this.remotePort = remote.port;
     this.#connecting = connecting;
     this.#handler = handler;
-    configure(fd, options);
+    const canLend = configure(fd, options);
     const policy = new ZerocopyPolicy({
-      mode: options.mode,
+      mode: canLend ? options.mode : 'off',
       thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
       loopback: isLocalAddress(remote.address),
     });
@@ -286,7 +286,8 @@ export function resultName(n: number): string {
   return n === 0 ? 'EOF' : errnoName(n);
 }
 
-function configure(fd: number, options: TcpOptions): void {
+/** False if flagged calls would never complete: the kernel ignores the flag on a socket that refused the option. */
+function configure(fd: number, options: TcpOptions): boolean {
   calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   const keepAlive = options.keepAlive;
   if (keepAlive !== undefined) {
@@ -295,6 +296,5 @@ function configure(fd: number, options: TcpOptions): void {
     calls.setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, keepAlive.intervalS);
     calls.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, keepAlive.count);
   }
-  // A kernel that does not know the option ignores the flag: then nothing would ever complete, so do not lend.
-  if (options.mode !== 'off') native().setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+  return options.mode !== 'off' && native().setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1) === 0;
 }

@@ -154,6 +154,7 @@ export class ZerocopyEngine {
     const { lo, hi } = completionRange(records, record);
     const copied = isCopied(records, record);
     const counters = this.#counters;
+    const before = this.#calls.outstanding;
     this.#calls.complete(lo, hi, (call) => {
       counters.pinnedBytes -= call.bytes;
       if (copied) {
@@ -162,9 +163,10 @@ export class ZerocopyEngine {
         call.ubuf.copiedBytes += call.bytes;
       }
       if (lo !== hi) call.ubuf.exact = false;
-      this.#policy.completed(copied, this.#now());
       call.ubuf.unref();
     });
+    // One observation, however many calls were merged into the record: the flag is that of the first of them.
+    if (this.#calls.outstanding < before) this.#policy.completed(copied, this.#now());
   }
 
   /** True if `n` is an error that only means "not with the flag". */

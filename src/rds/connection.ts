@@ -33,6 +33,8 @@ export interface ConnectionHost {
   halfClose(): void;
   /** Bytes of the current channel that the peer's TCP has acknowledged. */
   ackedBytes(): number;
+  /** Read what the current channel still holds, whatever holds reading back: its bytes are acknowledged, so they must not be lost. */
+  readRest(): void;
   /** Close the current channel (or the attempt). */
   closeChannel(how: 'close' | 'reset'): void;
   /** The lane is free: adopt the oldest waiting inbound channel, if any, by calling adopted(). */
@@ -197,7 +199,7 @@ export class RdsConnection {
       return;
     }
     this.#startDrain(now, 'the peer closed the connection');
-    this.settled(now);
+    this.#settled(now, this.#host.ackedBytes());
   }
 
   /** The channel failed, and everything before the failure was read. */
@@ -234,7 +236,7 @@ export class RdsConnection {
     // Before its first byte the peer may not have adopted the connection, whatever its TCP says.
     if (!this.confirmed) return 0;
     const messages = this.sender.acked(bytes);
-    if (this.state === 'draining') this.settled(now);
+    this.#settled(now, bytes);
     return messages;
   }
 
@@ -349,10 +351,17 @@ export class RdsConnection {
     this.#host.halfClose();
   }
 
+  /** Drained: the peer has nothing more to say, and all that was written to it has arrived. */
+  #settled(now: number, ackedBytes: number): void {
+    if (this.state !== 'draining' || !this.#peerAtEnd || ackedBytes < this.sender.writtenBytes) return;
+    this.#finishDrop(now, 'close');
+  }
+
   #finishDrop(now: number, how: 'close' | 'reset'): void {
     this.#announceDown('connection lost');
     // Settle: what the peer's TCP has need not be sent again. After the state, so that settled() does not come back here.
     this.state = 'down';
+    if (how === 'close' && !this.#peerAtEnd) this.#host.readRest();
     if (this.confirmed) this.sender.acked(this.#host.ackedBytes());
     this.#counters.conn_reset += 1;
     this.#deadlineMs = Number.POSITIVE_INFINITY;

@@ -11,6 +11,7 @@
 export { FixedBudget, type MemlockBudget } from '../core/budget.ts';
 export { ZerotxError } from '../core/errors.ts';
 export type { Outcome } from '../core/ubuf.ts';
+export type { CloseOptions } from './close-options.ts';
 export type { RdsCounters } from './counters.ts';
 export type { LaneStats, NodeStats } from './info.ts';
 export { type NodeEvents, type NodeLimits, type NodeOptions, RdsNode } from './node.ts';

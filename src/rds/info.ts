@@ -21,7 +21,7 @@ export interface NodeStats {
   readonly zerocopy: Readonly<ZerocopyCounters>;
   readonly lanes: readonly LaneStats[];
   readonly sockets: number;
-  /** Payload bytes that sockets have queued or unacknowledged, and that are lent by programs. */
+  /** Payload bytes that sockets, open or closed, have queued or unacknowledged, and that are lent by programs. */
   readonly queuedBytes: number;
   readonly lentBytes: number;
   /** Received bytes that wait to be read. */
@@ -34,10 +34,11 @@ export function nodeStats(
   node: RdsNode,
   environment: RdsEnvironment,
   sockets: readonly RdsSocket[],
+  closedSockets: readonly RdsSocket[],
 ): NodeStats {
   let queuedBytes = 0;
   let lentBytes = 0;
-  for (const socket of sockets) {
+  for (const socket of [...sockets, ...closedSockets]) {
     queuedBytes += socket.queuedBytes;
     lentBytes += socket.lentBytes;
   }

@@ -52,6 +52,8 @@ export interface LaneNode {
 const EAGAIN = -errnoOf('EAGAIN');
 /** Bytes moved before other lanes have their turn. */
 const TURN_BYTES = 4 * 1024 * 1024;
+/** More than the kernel lets a socket receive unread (tcp_rmem), by default 6 MiB. */
+const READ_REST_BYTES_MAX = 16 * 1024 * 1024;
 const ACK_POLL_MIN_MS = 1;
 const ACK_POLL_MAX_MS = 64;
 const WAITING_MAX = 4;
@@ -104,6 +106,7 @@ export class Lane implements MessageSource {
         dial: () => this.#dial(),
         halfClose: () => this.#channel?.shutdownWrite(),
         ackedBytes: () => this.#channel?.ackedBytes() ?? 0,
+        readRest: () => this.#readRest(),
         closeChannel: (how) => this.#closeChannel(how),
         adoptNext: () => this.#adoptNext(),
         wake: () => this.#wake(),
@@ -142,7 +145,8 @@ export class Lane implements MessageSource {
   /** Looks at what was acknowledged; returns the number of messages. */
   checkAcks(): number {
     const channel = this.#channel;
-    if (channel === null || !this.connection.sender.hasUnacked) return 0;
+    if (channel === null || (!this.connection.sender.hasUnacked && this.connection.state !== 'draining'))
+      return 0;
     const messages = this.connection.acked(channel.ackedBytes(), this.#node.runtime.now());
     if (messages > 0) this.#ackPollMs = ACK_POLL_MIN_MS;
     return messages;
@@ -350,6 +354,17 @@ export class Lane implements MessageSource {
     this.#arm();
   }
 
+  /** Before closing: bounded by what the transport can hold, as the peer has seen our FIN or is gone. */
+  #readRest(): void {
+    const { receiver } = this.connection;
+    for (let moved = 0; moved < READ_REST_BYTES_MAX; ) {
+      const targets = receiver.targets();
+      const n = this.#channel?.readv(targets, targets.length) ?? 0;
+      if (n <= 0 || !receiver.filled(n)) return;
+      moved += n;
+    }
+  }
+
   #readEnded(result: number): void {
     const now = this.#node.runtime.now();
     this.checkAcks();
@@ -360,7 +375,10 @@ export class Lane implements MessageSource {
   #arm(): void {
     const { runtime } = this.#node;
     const now = runtime.now();
-    if (this.#channel !== null && this.connection.sender.hasUnacked) {
+    if (
+      this.#channel !== null &&
+      (this.connection.sender.hasUnacked || this.connection.state === 'draining')
+    ) {
       if (this.#ackPollAtMs === Number.POSITIVE_INFINITY) this.#ackPollAtMs = now + this.#ackPollMs;
     } else {
       this.#ackPollAtMs = Number.POSITIVE_INFINITY;

@@ -55,6 +55,7 @@ export class Staging {
   readonly #releases: ReleaseQueue;
   #chunk: Ubuf | null = null;
   #bytes: Buffer = Buffer.alloc(0);
+  #view: DataView = new DataView(this.#bytes.buffer);
   #used = 0;
 
   constructor(pool: BufferPool, releases: ReleaseQueue) {
@@ -70,6 +71,11 @@ export class Staging {
   /** Where the next reservation in this chunk would begin. */
   get used(): number {
     return this.#used;
+  }
+
+  /** The same memory as `bytes`, for writing headers. */
+  get view(): DataView {
+    return this.#view;
   }
 
   get bytes(): Buffer {
@@ -98,6 +104,7 @@ export class Staging {
     this.#chunk?.unref();
     const bytes = this.#pool.acquire(CHUNK_BYTES);
     this.#bytes = bytes;
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#chunk = new Ubuf([bytes], () => this.#pool.release(bytes), this.#releases);
     this.#used = 0;
   }

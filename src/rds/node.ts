@@ -19,6 +19,7 @@ import { Ubuf } from '../core/ubuf.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
 import { sequenceBase } from '../wire/rds.ts';
 import { compareIp, formatIp, isMapped, parseIp } from '../wire/sockaddr.ts';
+import { type CloseOptions, closeOptionsError } from './close-options.ts';
 import { LocalMap } from './congestion.ts';
 import { CookieQueue } from './cookies.ts';
 import { type RdsCounters, rdsCounters } from './counters.ts';
@@ -96,6 +97,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   readonly #ip: Uint8Array;
   readonly #listener: Listener;
   readonly #sockets = new Map<number, RdsSocket>();
+  /** Closed sockets of which something is still queued or lent. */
+  readonly #leaving = new Set<RdsSocket>();
   readonly #lanes = new Map<string, Lane>();
   readonly #destinations = new Map<string, Destination>();
   readonly #due = new Set<RdsSocket>();
@@ -133,6 +136,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.localMap = new LocalMap(() => this.#mapChanged());
     this.#listener = this.transport.listen(this.address, (channel) => this.#accepted(channel));
     environment.nodes.set(this.address, this);
+    // To the others this address is local from now on.
+    for (const node of environment.nodes.values()) node.#destinations.clear();
   }
 
   get closed(): boolean {
@@ -149,20 +154,22 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
 
   /** What this node did and holds, as plain numbers. */
   stats(): NodeStats {
-    return nodeStats(this, this.#environment, [...this.#sockets.values()]);
+    return nodeStats(this, this.#environment, [...this.#sockets.values()], [...this.#leaving]);
   }
 
   /**
    * Opens `options.address`, an IP address of this host: RDS listens on its TCP port 16385. Rejects with EADDRINUSE,
-   * EADDRNOTAVAIL, ZTX_NO_ADDON; throws TypeError for wrong arguments.
+   * EADDRNOTAVAIL, EINVAL (not the address of one host), ZTX_NO_ADDON, or a TypeError or RangeError for a wrong argument.
    */
   static async open(options: NodeOptions): Promise<RdsNode> {
     checkObject('options', options);
-    checkString('options.address', options.address);
+    checkNodeAddress(options.address);
     const { mode = 'auto', thresholdBytes } = options;
     if (!['auto', 'force', 'off'].includes(mode))
       throw wrongRange('options.mode', "'auto', 'force' or 'off'", mode);
     checkOptionalInteger('options.thresholdBytes', thresholdBytes, 1, 2 ** 31 - 1);
+    if (options.budget !== undefined) checkObject('options.budget', options.budget);
+    if (options.limits !== undefined) checkObject('options.limits', options.limits);
     for (const [name, value] of Object.entries(options.limits ?? {})) {
       checkInteger(`options.limits.${name}`, value, 1, Number.MAX_SAFE_INTEGER);
     }
@@ -184,10 +191,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
       });
     const bound = port === 0 ? this.#freePort() : port;
     if (this.#sockets.has(bound)) {
-      throw new ZerotxError('EADDRINUSE', `bind EADDRINUSE ${this.address}:${bound}`, {
-        syscall: 'bind',
-        next: 'fatal',
-      });
+      const text = `bind EADDRINUSE: another socket of this node has RDS port ${bound}; 0 takes a free one`;
+      throw new ZerotxError('EADDRINUSE', text, { syscall: 'bind', next: 'fatal' });
     }
     const limit = options.receiveBufferBytes ?? DEFAULT_BUFFER_BYTES;
     const received = new ReceiveQueue(bound, limit, this.localMap, options.congestionMonitor ?? false);
@@ -200,7 +205,9 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
    * Closes all sockets (with `drain`, after all they sent is acknowledged), says FIN to every peer, reads what they still send
    * (5 s at most), and frees the address. Resolves when all is closed; memory that the kernel still reads stays lent.
    */
-  close(options: { drain?: boolean; timeoutMs?: number } = {}): Promise<void> {
+  close(options: CloseOptions = {}): Promise<void> {
+    const wrong = closeOptionsError(options);
+    if (wrong !== null) return Promise.reject(wrong);
     this.#closing ??= this.#close(options);
     return this.#closing;
   }
@@ -271,7 +278,14 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   }
 
   unbind(socket: RdsSocket): void {
-    if (this.#sockets.get(socket.port) === socket) this.#sockets.delete(socket.port);
+    if (this.#sockets.get(socket.port) !== socket) return;
+    this.#sockets.delete(socket.port);
+    this.#leaving.add(socket);
+  }
+
+  /** For sockets: closed, and nothing is queued or lent any more. */
+  forget(socket: RdsSocket): void {
+    this.#leaving.delete(socket);
   }
 
   cancel(socket: RdsSocket): void {
@@ -347,8 +361,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.emit('warning', { event, address, detail });
   }
 
-  async #close(options: { drain?: boolean; timeoutMs?: number }): Promise<void> {
-    const sockets = [...this.#sockets.values()];
+  async #close(options: CloseOptions): Promise<void> {
+    const sockets = [...this.#sockets.values(), ...this.#leaving];
     const results = await Promise.allSettled(sockets.map((socket) => socket.close(options)));
     this.#listener.close();
     this.#environment.nodes.delete(this.address);
@@ -370,7 +384,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
 
   #accepted(channel: Channel): void {
     const address = channel.remoteAddress;
-    if (address === this.address || this.#environment.nodes.has(address)) {
+    if (address === this.address || this.#isForged(address)) {
       this.counters.accept_refused += 1;
       this.warn('connection refused', address, 'it comes from an address that is open in this process');
       channel.reset();
@@ -384,6 +398,12 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
       return;
     }
     lane.accepted(channel);
+  }
+
+  /** A connection from an address of this process, whose node there did not open it: somebody else's. */
+  #isForged(address: string): boolean {
+    const node = this.#environment.nodes.get(address);
+    return node !== undefined && !node.#lanes.has(this.address);
   }
 
   #laneTo(address: string): Lane | null {
@@ -421,7 +441,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
       );
     }
     const address = formatIp(ip);
-    const local = this.#environment.nodes.get(address);
+    const local = this.#lanes.has(address) ? undefined : this.#environment.nodes.get(address);
     if (local !== undefined)
       return { address, lane: null, congested: (port) => local.localMap.congested(port) };
     const lane = this.#laneTo(address);
@@ -475,6 +495,19 @@ function checkSocketOptions(port: number, options: SocketOptions): void {
   checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
   checkOptionalInteger('options.sendBufferBytes', options.sendBufferBytes, 2304, 2 ** 31 - 1);
   checkOptionalInteger('options.receiveBufferBytes', options.receiveBufferBytes, 2304, 2 ** 31 - 1);
+}
+
+function checkNodeAddress(address: unknown): void {
+  checkString('options.address', address);
+  let ip: Uint8Array | null = null;
+  try {
+    ip = parseIp(address);
+  } catch {
+    // Said below, with the name of the argument.
+  }
+  if (ip !== null && isUnicast(ip)) return;
+  const text = `open EINVAL: options.address "${address}" is not the IP address of one host`;
+  throw new ZerotxError('EINVAL', text, { syscall: 'open' });
 }
 
 /** Neither unspecified, multicast nor the IPv4 broadcast address. */

@@ -54,10 +54,15 @@ export interface SendWaitOptions {
 
 export class PendingSends {
   readonly #waiting = new Set<PendingSend>();
+  /** Accepted, and lent until released. */
+  readonly #lent = new Set<PendingSend>();
   readonly #setTimer: (task: () => void, delayMs: number) => Timer;
+  readonly #gaveUp: () => void;
 
-  constructor(setTimer: (task: () => void, delayMs: number) => Timer) {
+  /** `gaveUp`: a waiting message was given up, so those behind it are worth a try. */
+  constructor(setTimer: (task: () => void, delayMs: number) => Timer, gaveUp: () => void) {
     this.#setTimer = setTimer;
+    this.#gaveUp = gaveUp;
   }
 
   /** Messages that wait for room. */
@@ -105,6 +110,11 @@ export class PendingSends {
     this.#waiting.clear();
   }
 
+  /** Rejects all that are lent: nobody waits for the kernel any longer. */
+  abandon(error: ZerotxError): void {
+    for (const pending of this.#lent) this.#settle(pending, () => pending.reject(error));
+  }
+
   /** True if there is nothing left to wait for. */
   #tried(pending: PendingSend): boolean {
     let attempt: Attempt;
@@ -117,7 +127,10 @@ export class PendingSends {
     if (typeof attempt === 'string') return false;
     pending.accepted = true;
     pending.withdraw = attempt.withdraw;
-    if (attempt.withdraw !== null) return false;
+    if (attempt.withdraw !== null) {
+      this.#lent.add(pending);
+      return false;
+    }
     const { bytes } = pending.request;
     this.#settle(pending, () => pending.resolve({ bytes, copiedBytes: bytes, exact: true }));
     return true;
@@ -135,6 +148,7 @@ export class PendingSends {
     if (!pending.accepted) {
       this.#waiting.delete(pending);
       this.#settle(pending, () => pending.reject(reason));
+      this.#gaveUp();
       return;
     }
     // Withdrawn: rejected by #released, when the buffer is the caller's again.
@@ -150,6 +164,7 @@ export class PendingSends {
   #settle(pending: PendingSend, finish: () => void): void {
     if (pending.settled) return;
     pending.settled = true;
+    this.#lent.delete(pending);
     pending.timer?.cancel();
     pending.unlisten?.();
     finish();

@@ -52,7 +52,10 @@ const READ_MIN = 4096;
 interface BigMessage {
   readonly sport: number;
   readonly dport: number;
-  readonly duplicate: boolean;
+  /** The sequence rule is applied when the message is whole: half of one must not make its resend a duplicate. */
+  readonly seqHi: number;
+  readonly seqLo: number;
+  readonly flagged: boolean;
   readonly buffer: Ubuf;
   readonly bytes: Uint8Array;
   readonly length: number;
@@ -116,7 +119,8 @@ export class LaneReceiver {
       rest -= take;
       if (big.filled < big.length) return true;
       this.#big = null;
-      if (!big.duplicate) this.#host.data(big.sport, big.dport, big.buffer, 0, big.length);
+      if (!this.#isDuplicate(big.seqHi, big.seqLo, big.flagged))
+        this.#host.data(big.sport, big.dport, big.buffer, 0, big.length);
       big.buffer.unref();
     }
     this.#fill += rest;
@@ -206,7 +210,8 @@ export class LaneReceiver {
       this.#counters.recv_ignored += 1;
       return;
     }
-    if (this.#isDuplicate(header)) return;
+    const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
+    if (this.#isDuplicate(seqHiOf(bytes, header), seqLoOf(bytes, header), flagged)) return;
     switch (kind) {
       case 'data':
         this.#host.data(
@@ -242,19 +247,18 @@ export class LaneReceiver {
       this.#pos = this.#fill;
       return;
     }
-    const duplicate = this.#isDuplicate(header);
+    const seqHi = seqHiOf(bytes, header);
+    const seqLo = seqLoOf(bytes, header);
+    const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
     const [buffer, big] = this.#acquire(length);
     const have = this.#fill - header - HEADER_BYTES;
     bytes.copy(big, 0, header + HEADER_BYTES, this.#fill);
-    this.#big = { sport, dport, duplicate, buffer, bytes: big, length, filled: have };
+    this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, bytes: big, length, filled: have };
     this.#pos = this.#fill;
   }
 
   /** Applies the sequence rule: true to drop, else the expectation moves. */
-  #isDuplicate(header: number): boolean {
-    const hi = seqHiOf(this.#bytes, header);
-    const lo = seqLoOf(this.#bytes, header);
-    const flagged = (flagsOf(this.#bytes, header) & RETRANSMITTED) !== 0;
+  #isDuplicate(hi: number, lo: number, flagged: boolean): boolean {
     if (flagged && compareSeq(hi, lo, this.#nextHi, this.#nextLo) < 0) {
       this.#counters.recv_drop_old_seq += 1;
       return true;

@@ -18,7 +18,7 @@
  */
 import { Deque } from '../core/deque.ts';
 import type { Ubuf } from '../core/ubuf.ts';
-import { CONG_BITMAP, EXTHDR_OFFSET, encodeHeader, HEADER_BYTES } from '../wire/rds.ts';
+import { CONG_BITMAP, EXTHDR_OFFSET, encodeHeader, HEADER_BYTES, writeHeader } from '../wire/rds.ts';
 import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
 import type { Staging } from './memory.ts';
@@ -133,7 +133,7 @@ export class LaneSender {
     const bytes = this.#staging.bytes;
     let at = offset + HEADER_BYTES;
     for (const piece of pieces) {
-      copyPiece(bytes, at, piece);
+      bytes.set(piece, at);
       at += piece.byteLength;
     }
     this.#counters.send_queued += 1;
@@ -169,7 +169,7 @@ export class LaneSender {
     const staging = this.#staging;
     const offset =
       seq === null ? this.#stageHeader(HEADER_BYTES, 0, sport, dport) : staging.reserve(HEADER_BYTES);
-    if (seq !== null) encodeHeader(staging.bytes, offset, seq.hi, seq.lo, 0, sport, dport, 0);
+    if (seq !== null) writeHeader(staging.view, offset, seq.hi, seq.lo, 0, sport, dport, 0);
     this.#controlQueued += 1;
     if (extensions !== null) staging.bytes.set(extensions, offset + EXTHDR_OFFSET);
     const end = offset + HEADER_BYTES;
@@ -343,7 +343,7 @@ export class LaneSender {
 
   #stageHeader(reserve: number, length: number, sport: number, dport: number): number {
     const offset = this.#staging.reserve(reserve);
-    encodeHeader(this.#staging.bytes, offset, this.#seqHi, this.#seqLo, length, sport, dport, 0);
+    writeHeader(this.#staging.view, offset, this.#seqHi, this.#seqLo, length, sport, dport, 0);
     this.#advanceSeq();
     return offset;
   }
@@ -471,14 +471,4 @@ export class LaneSender {
     this.#unacked.clear();
     for (const run of kept) this.#unacked.push(run);
   }
-}
-
-/** Copies a small piece. Measured: below about 100 bytes a loop beats TypedArray.set with its call overhead. */
-function copyPiece(out: Uint8Array, offset: number, piece: Uint8Array): void {
-  const length = piece.byteLength;
-  if (length > 96) {
-    out.set(piece, offset);
-    return;
-  }
-  for (let i = 0; i < length; i++) out[offset + i] = piece[i]!;
 }

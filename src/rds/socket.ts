@@ -7,18 +7,28 @@
  * error: the message waits. "Send, then close" may lose data, by design; close({ drain: true }) waits.
  */
 import { EventEmitter } from 'node:events';
-import { checkObject, checkOptionalInteger, checkSignal, wrongType } from '../core/arguments.ts';
+import {
+  checkObject,
+  checkOptionalBoolean,
+  checkOptionalInteger,
+  checkSignal,
+  checkString,
+  wrongType,
+} from '../core/arguments.ts';
 import { pinnedPages } from '../core/budget.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
+import { type CloseOptions, closeOptionsError } from './close-options.ts';
 import type { CookieQueue } from './cookies.ts';
 import { INLINE_BYTES_MAX } from './memory.ts';
 import type { Destination, RdsNode } from './node.ts';
 import { type Attempt, PendingSends } from './pending.ts';
+import { fixedView, toPieces } from './pieces.ts';
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
 import type { Run, SendOwner } from './run.ts';
+import type { Timer } from './transport.ts';
 
 export interface RdsAddress {
   /** IP address as text. */
@@ -77,12 +87,12 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   readonly node: RdsNode;
   readonly port: number;
   readonly #zerocopy: boolean;
-  readonly #sendBufferBytes: number;
+  readonly sendBufferBytes: number;
+  readonly receiveBufferBytes: number;
   readonly #received: ReceiveQueue;
   readonly #cookies: CookieQueue;
   readonly #pending: PendingSends;
-  #destination: Destination | null = null;
-  #destinationPort = 0;
+  #destination: RdsAddress | null = null;
   #queuedBytes = 0;
   #queuedMessages = 0;
   #lentBytes = 0;
@@ -91,6 +101,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   #wantsNews = false;
   #closing: Promise<void> | null = null;
   #changed: (() => void) | null = null;
+  #budgetTimer: Timer | null = null;
+  /** Iterations that wait for a message. */
+  readonly #iterators = new Set<() => void>();
 
   /** Made by RdsNode.bind(). */
   constructor(
@@ -103,10 +116,14 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.node = node;
     this.port = port;
     this.#zerocopy = options.zerocopy ?? false;
-    this.#sendBufferBytes = options.sendBufferBytes ?? DEFAULT_BUFFER_BYTES;
+    this.sendBufferBytes = options.sendBufferBytes ?? DEFAULT_BUFFER_BYTES;
+    this.receiveBufferBytes = options.receiveBufferBytes ?? DEFAULT_BUFFER_BYTES;
     this.#received = queues.received;
     this.#cookies = queues.cookies;
-    this.#pending = new PendingSends((task, delayMs) => node.runtime.timer(task, delayMs));
+    this.#pending = new PendingSends(
+      (task, delayMs) => node.runtime.timer(task, delayMs),
+      () => node.eventsDue(this),
+    );
   }
 
   get address(): string {
@@ -124,8 +141,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** POLLOUT: less is queued than the send buffer holds. */
   get writable(): boolean {
     return (
-      this.#queuedBytes < this.#sendBufferBytes &&
-      this.#queuedMessages * BYTES_PER_MESSAGE < this.#sendBufferBytes
+      this.#queuedBytes < this.sendBufferBytes &&
+      this.#queuedMessages * BYTES_PER_MESSAGE < this.sendBufferBytes
     );
   }
 
@@ -139,6 +156,11 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     return this.#queuedBytes;
   }
 
+  /** Payload bytes received and not read yet. */
+  get unreadBytes(): number {
+    return this.#received.queuedBytes;
+  }
+
   /** Bytes of the program's memory that are lent now. */
   get lentBytes(): number {
     return this.#lentBytes;
@@ -147,7 +169,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** Sets the default destination. Never blocks; does not filter what is received. Throws EINVAL, EOPNOTSUPP. */
   connect(to: RdsAddress): void {
     this.#checkOpen('connect');
-    [this.#destination, this.#destinationPort] = this.#route(to, 'connect');
+    const [{ address }, port] = this.#route(to, 'connect');
+    this.#destination = { address, port };
   }
 
   /**
@@ -158,13 +181,15 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
    */
   sendmsg(data: Uint8Array | readonly Uint8Array[], to?: RdsAddress, options: SendOptions = {}): number {
     this.#checkOpen('sendmsg');
-    const [destination, port] = to === undefined ? this.#defaultDestination() : this.#route(to, 'sendmsg');
+    checkObject('options', options);
+    const { zerocopy = false, cookie }: SendOptions = options;
+    checkOptionalBoolean('options.zerocopy', zerocopy);
+    const [destination, port] = this.#target(to, 'sendmsg');
     const pieces = toPieces(data);
-    const length = this.#checkLength(pieces);
-    const { zerocopy = false, cookie } = options;
+    const length = this.#checkLength(pieces, 'sendmsg');
     this.#checkCookie(zerocopy, cookie, length);
     const attempt = zerocopy
-      ? this.#lend(destination, port, pieces, length, () => this.#completed(cookie as number))
+      ? this.#lend(destination, port, pieces, length, cookie as number)
       : this.#copy(destination, port, pieces, length);
     if (typeof attempt !== 'string') return length;
     this.#refused(attempt, port);
@@ -179,7 +204,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
    * Sends one message and resolves when the buffer is the caller's again, with how much of it was copied. On a socket
    * with zerocopy that is when the message's last reference is gone (acknowledged, and let go by the kernel); without, as soon as
    * it was copied into the send queue. Waits for room where sendmsg() would fail. Rejects with the signal's reason, ETIMEDOUT,
-   * ZTX_STILL_LENT (given up, but the buffer may still be read: it is not the caller's), or as sendmsg().
+   * ZTX_STILL_LENT (given up, but the buffer may still be read: it is not the caller's), or as sendmsg(). A message that
+   * the whole memlock budget could not hold is copied.
    */
   send(
     data: Uint8Array | readonly Uint8Array[],
@@ -191,9 +217,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
       checkSignal('options.signal', options.signal);
       checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
       this.#checkOpen('send');
-      const [destination, port] = to === undefined ? this.#defaultDestination() : this.#route(to, 'send');
+      const [destination, port] = this.#target(to, 'send');
       const pieces = toPieces(data);
-      const length = this.#checkLength(pieces);
+      const length = this.#checkLength(pieces, 'send');
       const lends = this.#zerocopy && length > 0;
       const attempt = (released: (outcome: Outcome) => void): Attempt => {
         const result = lends
@@ -213,7 +239,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
    * then cookies alone (rds_recvmsg).
    */
   recvmsg(options: ReceiveOptions = {}): RdsReceived | null {
-    const { peek = false, control = true } = options;
+    checkObject('options', options);
+    const { peek = false, control = true }: ReceiveOptions = options;
     const cookies = control && this.#zerocopy && !peek;
     if (control && !peek) {
       const mask = this.#received.takeNews();
@@ -236,11 +263,12 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** Withdraws everything queued for `address` (RDS_CANCEL_SENT_TO); what is half sent is finished. */
   cancelSentTo(address: string): void {
     this.#checkOpen('cancelSentTo');
+    checkString('address', address);
     this.node.lane(address)?.connection.sender.cancel(this);
     this.#madeRoom();
   }
 
-  /** Messages, until the socket is closed. Cookies come along on them. */
+  /** Messages, until close() is called. Cookies come along on them. */
   async *[Symbol.asyncIterator](): AsyncGenerator<RdsMessage, void, void> {
     while (!this.closed) {
       const message = this.#received.shift();
@@ -248,11 +276,11 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
         await new Promise<void>((resolve) => {
           const done = (): void => {
             this.off('readable', done);
-            this.off('close', done);
+            this.#iterators.delete(done);
             resolve();
           };
           this.on('readable', done);
-          this.on('close', done);
+          this.#iterators.add(done);
         });
         continue;
       }
@@ -266,7 +294,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
    * with `drain` that waits until all is acknowledged. Resolves when no buffer is lent any more; rejects with
    * ZTX_STILL_LENT if that takes longer than `timeoutMs` (default 30 s).
    */
-  close(options: { drain?: boolean; timeoutMs?: number } = {}): Promise<void> {
+  close(options: CloseOptions = {}): Promise<void> {
+    const wrong = closeOptionsError(options);
+    if (wrong !== null) return Promise.reject(wrong);
     this.#closing ??= this.#close(options.drain ?? false, options.timeoutMs ?? CLOSE_DRAIN_MS);
     return this.#closing;
   }
@@ -279,6 +309,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   uncharge(payloadBytes: number, messages: number): void {
     this.#queuedBytes -= payloadBytes;
     this.#queuedMessages -= messages;
+    this.#nothingLeft();
     this.#madeRoom();
   }
 
@@ -307,6 +338,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** For the node, at the end of a batch. */
   emitEvents(): void {
     if (this.#pending.length > 0) this.#pending.retry();
+    this.#changed?.();
     if (this.#wantsRoom && this.writable) {
       this.#wantsRoom = false;
       this.emit('writable');
@@ -315,8 +347,13 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 
   async #close(drain: boolean, timeoutMs: number): Promise<void> {
+    // After this call has returned, so that `closed` is true when iterations and waiting sends go on.
+    await null;
+    for (const wake of this.#iterators) wake();
     if (drain) await this.#until(() => this.#queuedMessages === 0 && this.#pending.length === 0, timeoutMs);
     this.node.unbind(this);
+    this.#budgetTimer?.cancel();
+    this.#wantsRoom = false;
     this.#received.close();
     this.#pending.close(
       new ZerotxError('ENOTCONN', 'send ENOTCONN: the socket was closed', { syscall: 'send' }),
@@ -324,12 +361,14 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.node.cancel(this);
     const released = await this.#until(() => this.#lentBytes === 0, timeoutMs);
     this.#cookies.clear();
-    this.emit('close');
-    if (released) return;
-    throw new ZerotxError(
+    const error = new ZerotxError(
       'ZTX_STILL_LENT',
       `${this.#lentBytes} bytes lent by this socket may still be read by the kernel`,
     );
+    if (!released) this.#pending.abandon(error);
+    this.#nothingLeft();
+    this.emit('close');
+    if (!released) throw error;
   }
 
   /** Waits for a condition that uncharge() or a release may change; false after `timeoutMs`. */
@@ -363,45 +402,54 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     return copied;
   }
 
-  /** Queues `pieces` themselves where they can be lent; `released` is called in the order of acceptance. */
+  /**
+   * Queues `pieces` themselves where they can be lent. `then` is a cookie, which comes back in the order of acceptance, or
+   * is called as soon as the buffer is free: nobody should wait for a message before his own that nobody acknowledges.
+   */
   #lend(
     destination: Destination,
     port: number,
     pieces: readonly Uint8Array[],
     length: number,
-    released: (outcome: Outcome) => void,
+    then: number | ((outcome: Outcome) => void),
   ): Attempt {
-    const { budget, memory } = this.node;
-    const lendable = destination.lane !== null && pieces.every((piece) => memory.canLend(piece));
-    const pages = lendable ? pinnedPages(length, memory.pageBytes) : 0;
+    const { budget, memory, runtime } = this.node;
+    const { lane } = destination;
+    const waits = typeof then !== 'number';
+    let pages = pinnedPages(length, memory.pageBytes);
+    const neverFits = waits && budget.limitPages >= 0 && pages > budget.limitPages;
+    const lendable = lane !== null && !neverFits && pieces.every((piece) => memory.canLend(piece));
+    if (!lendable) pages = 0;
     if (pages > 0 && !budget.charge(pages)) return 'ENOMEM';
     const refusal = this.#room(destination, port);
-    if (refusal !== null || destination.lane === null) {
+    if (refusal !== null) {
       if (pages > 0) budget.uncharge(pages);
-      if (refusal !== null) return refusal;
+      return refusal;
+    }
+    const released = waits ? then : (): void => this.#completed(then);
+    if (lane === null) {
       this.node.deliverLocally(destination, this.port, port, pieces, length);
-      this.node.runtime.defer(() => released({ bytes: length, copiedBytes: length, exact: true }));
+      runtime.defer(() => released({ bytes: length, copiedBytes: length, exact: true }));
       return localLent;
     }
-    const inTurn = destination.lane.releaseOrder.take();
+    const inTurn = waits ? null : lane.releaseOrder.take();
     this.#charge(length);
     this.#lentBytes += length;
     const onRelease = (outcome: Outcome): void => {
+      this.#lentBytes -= length;
       if (pages > 0) this.node.uncharge(pages);
-      inTurn(() => {
-        this.#lentBytes -= length;
-        released(outcome);
-        this.#changed?.();
-      });
+      if (inTurn === null) released(outcome);
+      else inTurn(() => released(outcome));
+      this.#nothingLeft();
+      this.#changed?.();
     };
     let payload: Ubuf;
     if (lendable) {
       for (const piece of pieces) memory.lend(piece);
-      payload = new Ubuf(pieces, onRelease, this.node.runtime.releases);
+      payload = new Ubuf(pieces.map(fixedView), onRelease, runtime.releases);
     } else payload = this.#copiedPayload(pieces, length, onRelease);
-    const { sender } = destination.lane.connection;
-    const run = sender.queuePayload(this, payload, lendable, this.port, port);
-    destination.lane.queued();
+    const run = lane.connection.sender.queuePayload(this, payload, lendable, this.port, port);
+    lane.queued();
     return { withdraw: () => this.#withdraw(destination, run) };
   }
 
@@ -432,6 +480,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   #charge(length: number): void {
     this.#queuedBytes += length;
     this.#queuedMessages += 1;
+    // Whoever looks at `writable` before sending must hear of room, too.
+    if (!this.writable) this.#wantsRoom = true;
   }
 
   #room(destination: Destination, port: number): 'EAGAIN' | 'ENOBUFS' | null {
@@ -450,13 +500,24 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
       return;
     }
     this.#wantsRoom = true;
-    if (code === 'EAGAIN') this.node.counters.send_queue_full += 1;
-    else this.node.runtime.timer(() => this.#madeRoom(), BUDGET_RETRY_MS);
+    if (code === 'EAGAIN') {
+      this.node.counters.send_queue_full += 1;
+      return;
+    }
+    this.#budgetTimer ??= this.node.runtime.timer(() => {
+      this.#budgetTimer = null;
+      this.#madeRoom();
+    }, BUDGET_RETRY_MS);
   }
 
   #madeRoom(): void {
     if (this.#wantsRoom || this.#pending.length > 0) this.node.eventsDue(this);
     this.#changed?.();
+  }
+
+  /** A closed socket is in the node's books for as long as something of it is queued or lent. */
+  #nothingLeft(): void {
+    if (this.closed && this.#queuedMessages === 0 && this.#lentBytes === 0) this.node.forget(this);
   }
 
   #completed(cookie: number): void {
@@ -465,41 +526,33 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.node.eventsDue(this);
   }
 
+  /** The way to `to`, or to the connected peer: looked up each time, as an address may become local, or cease to be. */
+  #target(to: RdsAddress | undefined, syscall: string): [Destination, number] {
+    if (to !== undefined) return this.#route(to, syscall);
+    const connected = this.#destination;
+    if (connected !== null) return [this.node.destination(connected.address, syscall), connected.port];
+    const text = `${syscall} ENOTCONN: no destination given, and the socket is not connected`;
+    throw new ZerotxError('ENOTCONN', text, { syscall });
+  }
+
   #route(to: RdsAddress, syscall: string): [Destination, number] {
     if (typeof to !== 'object' || to === null) throw wrongType('to', 'an object { address, port }', to);
     const { port } = to;
     if (typeof port !== 'number') throw wrongType('to.port', 'of type number', port);
     if (!Number.isInteger(port) || port < 0 || port > 65535) {
-      throw new ZerotxError(
-        'EINVAL',
-        `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`,
-        { syscall },
-      );
+      const text = `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`;
+      throw new ZerotxError('EINVAL', text, { syscall });
     }
     return [this.node.destination(to.address, syscall), port];
   }
 
-  #defaultDestination(): [Destination, number] {
-    if (this.#destination === null) {
-      throw new ZerotxError(
-        'ENOTCONN',
-        'sendmsg ENOTCONN: no destination given, and the socket is not connected',
-        {
-          syscall: 'sendmsg',
-        },
-      );
-    }
-    return [this.#destination, this.#destinationPort];
-  }
-
-  #checkLength(pieces: readonly Uint8Array[]): number {
+  #checkLength(pieces: readonly Uint8Array[], syscall: string): number {
     let length = 0;
     for (const piece of pieces) length += piece.byteLength;
-    const limit = Math.min(MAX_PAYLOAD, this.#sendBufferBytes);
+    const limit = Math.min(MAX_PAYLOAD, this.sendBufferBytes);
     if (length > limit) {
-      throw new ZerotxError('EMSGSIZE', `sendmsg EMSGSIZE: ${length} bytes, at most ${limit} fit`, {
-        syscall: 'sendmsg',
-      });
+      const text = `${syscall} EMSGSIZE: ${length} bytes, at most ${limit} fit`;
+      throw new ZerotxError('EMSGSIZE', text, { syscall });
     }
     return length;
   }
@@ -531,11 +584,3 @@ const reasons = {
   ENOBUFS: ': the destination port is congested',
   ENOMEM: ': the memlock budget is used up',
 } as const;
-
-function toPieces(data: Uint8Array | readonly Uint8Array[]): readonly Uint8Array[] {
-  if (data instanceof Uint8Array) return [data];
-  if (!Array.isArray(data) || !data.every((piece) => piece instanceof Uint8Array)) {
-    throw wrongType('data', 'an instance of Buffer or Uint8Array, or an array of them', data);
-  }
-  return data;
-}

@@ -5,6 +5,9 @@
  * error (a wrong argument type throws TypeError, a bug of ours). No policy lives below this line. Importing this file
  * loads nothing; the first `native()` does.
  *
+ * A descriptor is one that socket() or accept() of this environment returned and that is not closed; any other number
+ * gives `-EBADF` without a system call, so that a stale one cannot hit a file of Node's or of another thread.
+ *
  * `Bytes` is a Uint8Array or Buffer. A socket address is the bytes of `struct sockaddr_in` or `sockaddr_in6`
  * (see wire/sockaddr.ts).
  */
@@ -41,9 +44,9 @@ export interface Native {
 
   // --- data ---
   /**
-   * sendmsg(2) with the first `count` (at most 64) entries of `buffers` as its iovec list; `flags` as given (the addon
-   * adds MSG_DONTWAIT and MSG_NOSIGNAL). With MSG_ZEROCOPY a result > 0 is one step of the socket's notification
-   * counter, and the addon counts it as outstanding until drainErrors() returns it.
+   * sendmsg(2) with the first `count` (at most 64, else RangeError) entries of `buffers` as its iovec list; `flags` as
+   * given (the addon adds MSG_DONTWAIT and MSG_NOSIGNAL). With MSG_ZEROCOPY, on a socket whose SO_ZEROCOPY is on, a
+   * result > 0 is one step of the socket's notification counter, and outstanding until drainErrors() returns it.
    */
   sendv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number): number;
   /** The same for unconnected datagram sockets. */
@@ -56,7 +59,10 @@ export interface Native {
   ): number;
   /** readv(2) into the first `count` (at most 64) entries; 0 is end of stream. */
   readv(fd: number, buffers: readonly Uint8Array[], count: number): number;
-  /** recvmsg(2) of one datagram; `sockaddrOut` may be null; returns the length, MSG_TRUNC shows as a length beyond the buffers. */
+  /**
+   * recvmsg(2) of one datagram; `sockaddrOut` may be null. Returns the datagram's length, which is beyond the buffers
+   * when it was cut: the addon adds MSG_TRUNC, which on a stream would drop data. For datagram sockets only.
+   */
   recvfromv(
     fd: number,
     buffers: readonly Uint8Array[],
@@ -66,7 +72,8 @@ export interface Native {
   ): number;
   /**
    * Reads the error queue until it is empty or `out` is full. Each record takes errqueueWords (6) words of `out`:
-   * ee_errno, ee_origin, ee_type, ee_code, ee_info, ee_data (see wire/errqueue.ts). Returns the number of records.
+   * ee_errno, ee_origin, ee_type, ee_code, ee_info, ee_data (see wire/errqueue.ts). Returns the number of records; as
+   * many as `out` has room for means that there may be more. `-EINVAL` when there is room for none.
    * The control buffer is 512 bytes and its length is reset for every record: a short one would lose the record.
    */
   drainErrors(fd: number, out: Uint32Array): number;
@@ -87,9 +94,9 @@ export interface Native {
 
   // --- memory ---
   /**
-   * mmap(2)ed, page-aligned, zeroed memory as an external ArrayBuffer; `huge` asks for MADV_HUGEPAGE on 2 MiB
-   * alignment. Returns `-errno` on failure. The mapping goes when the ArrayBuffer is collected, unless the
-   * environment ends with sends in flight: then it is left mapped (quarantine).
+   * mmap(2)ed, page-aligned, zeroed memory as an external ArrayBuffer of whole pages; `huge` asks for MADV_HUGEPAGE, on
+   * 2 MiB alignment and in whole 2 MiB. At most 1 GiB. Returns `-errno` on failure. The mapping goes when the
+   * ArrayBuffer is collected, unless the environment ends with sends in flight: then it is left mapped (quarantine).
    */
   slabCreate(bytes: number, huge: boolean): ArrayBuffer | number;
   /** Address modulo the page size, to assert alignment; and whether two views share memory is asked of JS, not here. */

@@ -16,6 +16,9 @@
  * Node 24 and later make every transfer throw; on Node 22 transfer() still takes a marked buffer. No version list: it is
  * tried once, on a buffer made for it. The mark cannot be taken back, and marked buffers must never be detached
  * natively (Node 24 and later abort the process).
+ *
+ * One way stays open on Node 20: a byte stream (ReadableStream of type `bytes`) detaches what is enqueued into it or read
+ * into by a BYOB reader, marked or not. Lent memory must not be given to one there.
  */
 import { markAsUntransferable } from 'node:worker_threads';
 import { isSlabMemory } from './slab.ts';

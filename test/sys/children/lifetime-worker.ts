@@ -13,7 +13,8 @@ import {
   SOCK_STREAM,
   SOL_SOCKET,
 } from '../../../src/sys/constants.ts';
-import { fillZerocopy, lendable, tcpPair, waitFor } from '../../support/sockets.ts';
+import { reactor } from '../../../src/sys/reactor.ts';
+import { discard, drain, fillZerocopy, lendable, tcpPair, waitFor } from '../../support/sockets.ts';
 
 export type WorkerEnd = 'terminated' | 'exit' | 'return' | 'throw';
 
@@ -23,12 +24,15 @@ export interface WorkerInput {
   readonly port?: number;
   /** Instead: an address to send datagrams to, whose neighbour the kernel has to look for in vain. */
   readonly unreachable?: string;
+  /** Keeps sending, to a peer that reads, so that the end comes in the middle of events. */
+  readonly busy?: boolean;
 }
 
 /** What the worker sends, so that the peer can tell it from anything else. */
 export const PATTERN = 0x11;
 export const BUDGET_PAGES = 100;
-export const SLAB_BYTES: number = 4 << 20;
+/** More than the peer takes; little of what an ordinary user may lock, as tests run side by side. */
+export const SLAB_BYTES: number = 1 << 20;
 
 async function connectTo(port: number): Promise<number> {
   const fd = calls.socket(AF_INET, SOCK_STREAM);
@@ -53,8 +57,17 @@ async function connectAndFill(input: WorkerInput, memory: Uint8Array): Promise<n
     input.port === undefined
       ? (await tcpPair({ zerocopy: true, receiveBytes: 4096 })).client
       : await connectTo(input.port);
-  fillZerocopy(fd, memory, 100);
+  fillZerocopy(fd, memory, 1);
   return fd;
+}
+
+async function sendForever(memory: Uint8Array): Promise<void> {
+  const pair = await tcpPair({ zerocopy: true });
+  discard(pair.server);
+  reactor().add(pair.client, EPOLLOUT, () => {
+    drain(pair.client);
+    fillZerocopy(pair.client, memory.subarray(0, 16 * 1024), 4);
+  });
 }
 
 async function run(input: WorkerInput): Promise<void> {
@@ -62,6 +75,7 @@ async function run(input: WorkerInput): Promise<void> {
   const slab = lendable(SLAB_BYTES).fill(PATTERN);
   const fd = await connectAndFill(input, slab);
   if (native().outstanding(fd) === 0) throw new Error('nothing is pending');
+  if (input.busy === true) await sendForever(slab);
   parentPort?.postMessage('ready');
   if (input.end === 'exit') process.exit(0);
   if (input.end === 'throw') throw new Error('thrown on purpose');

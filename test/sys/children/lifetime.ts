@@ -16,7 +16,7 @@ import { BUDGET_PAGES, PATTERN, SLAB_BYTES, type WorkerEnd, type WorkerInput } f
 
 async function pendingSends(): Promise<void> {
   const pair = await tcpPair({ zerocopy: true, receiveBytes: 4096 });
-  fillZerocopy(pair.client, lendable(4 << 20), 100);
+  fillZerocopy(pair.client, lendable(SLAB_BYTES), 1);
   assert.ok(native().outstanding(pair.client) > 0);
   // Registered, with events to come, but not keeping the loop alive.
   reactor()
@@ -31,9 +31,9 @@ function startWorker(input: WorkerInput): Worker {
   return new Worker(new URL('./lifetime-worker.js', import.meta.url), { workerData: input });
 }
 
-async function endWorkers(end: WorkerEnd, count: number): Promise<void> {
+async function endWorkers(end: WorkerEnd, count: number, busy = false): Promise<void> {
   for (let i = 0; i < count; i++) {
-    const worker = startWorker({ end });
+    const worker = startWorker({ end, busy });
     const errors: unknown[] = [];
     worker.on('error', (error) => errors.push(error));
     const exit = new Promise((resolve) => worker.once('exit', resolve));
@@ -185,6 +185,7 @@ const modes: Record<string, (count: number) => Promise<void>> = {
   quarantine,
   'exit-with-workers': exitWithWorkers,
   terminated: (count) => endWorkers('terminated', count),
+  'terminated-busy': (count) => endWorkers('terminated', count, true),
   exit: (count) => endWorkers('exit', count),
   return: (count) => endWorkers('return', count),
   throw: (count) => endWorkers('throw', count),

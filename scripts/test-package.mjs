@@ -1,0 +1,140 @@
+/**
+ * The release test: packs, installs the tarball into an empty project on a machine without a compiler, and uses it
+ * there: every door, the tools, and the examples of the README.
+ *
+ * "Without a compiler" is a PATH with nothing but node on it, so that anything that wanted to build would fail. Examples
+ * are the fenced js and ts blocks of README.md that import zerotx; each must end by itself with exit code 0.
+ */
+import { spawnSync } from 'node:child_process';
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, dirname, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const { bin, exports: doors, name } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+const stage = mkdtempSync(join(tmpdir(), 'zerotx-package-'));
+const project = join(stage, 'project');
+const path = join(stage, 'bin');
+const EXAMPLE_TIMEOUT_MS = 60_000;
+
+try {
+  const tarball = pack();
+  install(tarball);
+  useDoors();
+  useTools();
+  runExamples();
+  console.log('the package installs without a compiler and works');
+} finally {
+  rmSync(stage, { recursive: true, force: true });
+}
+
+function pack() {
+  run(process.execPath, ['scripts/prebuild.mjs'], { cwd: root });
+  // Built just before; `prepare` would build everything once more.
+  const args = ['pack', '--json', '--ignore-scripts', '--pack-destination', stage];
+  const [result] = JSON.parse(run('npm', args, { cwd: root }));
+  const files = new Set(result.files.map((file) => file.path));
+  const wanted = [`prebuilds/linux-${process.arch}/zerotx.node`, 'README.md', 'LICENSE', ...targets()];
+  const missing = wanted.filter((file) => !files.has(file.replace(/^\.\//, '')));
+  if (missing.length > 0) throw new Error(`not in the tarball: ${missing.join(', ')}`);
+  const stray = [...files].filter((file) => /^(test|out|build|node_modules|\.)/.test(file));
+  if (stray.length > 0) throw new Error(`should not be in the tarball: ${stray.join(', ')}`);
+  console.log(
+    `${result.filename}: ${files.size} files, ${result.size} bytes packed, ${result.unpackedSize} unpacked`,
+  );
+  return join(stage, result.filename);
+}
+
+/** Files that exports and bin point at. */
+function targets() {
+  return [...Object.values(doors), ...Object.values(bin)];
+}
+
+function install(tarball) {
+  const npm = realNpm();
+  mkdirSync(project);
+  mkdirSync(path);
+  symlinkSync(process.execPath, join(path, 'node'));
+  writeFileSync(join(project, 'package.json'), '{ "private": true, "type": "module" }\n');
+  const args = [npm, 'install', '--no-audit', '--no-fund', '--omit=dev', tarball];
+  console.log(run(process.execPath, args, inProject()).trim());
+  if (existsSync(join(project, 'node_modules', name, 'build')))
+    throw new Error('the installation compiled the addon');
+}
+
+/** npm's own script, so that it runs without `env` and a PATH: what npm says when it runs us, or the one on the PATH. */
+function realNpm() {
+  const told = process.env.npm_execpath;
+  if (told !== undefined) return told;
+  for (const folder of (process.env.PATH ?? '').split(delimiter)) {
+    const file = join(folder, 'npm');
+    if (existsSync(file)) return file;
+  }
+  throw new Error('no npm on the PATH');
+}
+
+function useDoors() {
+  const imports = Object.keys(doors)
+    .filter((door) => door !== './package.json')
+    .map((door) => join(name, door));
+  for (const door of imports) {
+    run(process.execPath, ['--input-type=module', '-e', `await import('${door}')`], inProject());
+    run(process.execPath, ['--input-type=commonjs', '-e', `require('${door}')`], inProject());
+  }
+  console.log(`imported and required: ${imports.join(', ')}`);
+}
+
+function useTools() {
+  for (const [tool, file] of Object.entries(bin)) {
+    const help = run(process.execPath, [join('node_modules', name, file), '--help'], inProject());
+    if (!/usage/i.test(help)) throw new Error(`${tool} --help does not show its usage:\n${help}`);
+    if (!existsSync(join(project, 'node_modules/.bin', tool))) throw new Error(`npm linked no ${tool}`);
+  }
+  console.log(`tools: ${Object.keys(bin).join(', ')}`);
+}
+
+function runExamples() {
+  const readme = readFileSync(join(root, 'README.md'), 'utf8');
+  const blocks = [...readme.matchAll(/^```(?:js|ts|javascript|typescript)\n(.*?)^```$/gms)].map(
+    ([, code]) => code,
+  );
+  const examples = blocks.filter((code) => new RegExp(`from '${name}[/']`).test(code));
+  if (examples.length === 0) throw new Error(`README.md has no example that imports ${name}`);
+  for (const [i, code] of examples.entries()) {
+    const file = `example-${i + 1}.mjs`;
+    writeFileSync(join(project, file), code);
+    const output = run(process.execPath, [file], { ...inProject(), timeout: EXAMPLE_TIMEOUT_MS });
+    console.log(`README example ${i + 1} of ${examples.length}:\n${output.trimEnd().replace(/^/gm, '    ')}`);
+  }
+}
+
+function inProject() {
+  const env = { ...process.env, PATH: path };
+  // Settings that npm gave to this script, such as the folder of the outer project, are not for the inner one.
+  for (const key of Object.keys(env))
+    if (/^npm_(config_local_prefix|package_|lifecycle_)/.test(key)) delete env[key];
+  delete env.ZEROTX_ADDON;
+  return { cwd: project, env };
+}
+
+/** Standard output; throws with everything the command wrote if it fails. */
+function run(command, args, options) {
+  const { status, signal, error, stdout, stderr } = spawnSync(command, args, {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    encoding: 'utf8',
+    ...options,
+  });
+  if (error !== undefined) throw error;
+  if (status !== 0)
+    throw new Error(`${command} ${args.join(' ')}: ${status ?? signal}\n${stdout}\n${stderr}`);
+  return stdout;
+}
