@@ -118,7 +118,8 @@ test('runs', { timeout: 60_000, concurrency: 3 }, async (t) => {
       const [a, p] = (await Promise.all([active.ended, passive.ended])).map(summaryOf);
       checkTraffic(a!, p!, 1_048_576);
       for (const { lending } of [a!, p!]) {
-        assert.ok(lending !== undefined && lending.sends > 0);
+        // Where hardly any memory may be pinned, messages are copied instead.
+        assert.ok(lending !== undefined && lending.sends + lending.copiedInstead > 0);
         assert.equal(lending.completions, lending.sends);
         assert.ok(lending.copiedShare >= 0 && lending.copiedShare <= 1);
       }

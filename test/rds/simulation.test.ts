@@ -64,7 +64,9 @@ class Side {
       budgetPages: random.pick([-1, 200, 2048]),
       bootMs: 1_000_000 + this.world.now + this.incarnation,
     });
-    this.node = new RdsNode(this.address, this.process.environment, { heldBytesPerPeer: random.pick([20_000, 1 << 20]) });
+    this.node = new RdsNode(this.address, this.process.environment, {
+      heldBytesPerPeer: random.pick([20_000, 1 << 20]),
+    });
     this.sockets = this.ports.map((port) =>
       this.node.bind(port, {
         zerocopy: true,
@@ -95,7 +97,8 @@ class Side {
 
   /** From here on the fate of what is not delivered yet may be unknown. */
   doubt(): void {
-    for (const list of this.sent.values()) for (const message of list) if (message.deliveries === 0) message.inDoubt = true;
+    for (const list of this.sent.values())
+      for (const message of list) if (message.deliveries === 0) message.inDoubt = true;
   }
 
   /** What is in flight when this side *learns* of the restart is in doubt, too: it had gone to the old incarnation. */
@@ -122,7 +125,10 @@ class Side {
     try {
       socket.sendmsg(data, to, zerocopy ? { zerocopy, cookie } : {});
     } catch (error) {
-      assert(error instanceof ZerotxError && ['EAGAIN', 'ENOBUFS', 'ENOMEM'].includes(error.code), String(error));
+      assert(
+        error instanceof ZerotxError && ['EAGAIN', 'ENOBUFS', 'ENOMEM'].includes(error.code),
+        String(error),
+      );
       return;
     }
     list.push({ id: list.length, to: flow, inDoubt: false, deliveries: 0 });
@@ -213,7 +219,10 @@ function runHistory(seed: number, faults: Faults): Record<string, number>[] {
   for (const side of sides) {
     for (const [flow, list] of side.sent) {
       for (const message of list) {
-        assert(message.deliveries > 0 || message.inDoubt, `message ${flow} ${message.id} was never delivered`);
+        assert(
+          message.deliveries > 0 || message.inDoubt,
+          `message ${flow} ${message.id} was never delivered`,
+        );
         if (!faults.restarts) assert.equal(message.deliveries, 1);
       }
     }
@@ -237,7 +246,8 @@ function disturb(world: World, random: Random, sides: Side[], faults: Faults): v
   }
   if (random.chance(0.1)) random.pick(sides).reading = false;
   if (random.chance(0.2)) random.pick(sides).resume();
-  if (faults.restarts && random.chance(0.03)) random.pick(sides).restart(random.pick(['reset', 'fin', 'silent'] as const));
+  if (faults.restarts && random.chance(0.03))
+    random.pick(sides).restart(random.pick(['reset', 'fin', 'silent'] as const));
 }
 
 function runSeeds(name: string, faults: Faults, mustMove: readonly string[]): void {
@@ -269,4 +279,8 @@ runSeeds('exactly once and in order over links that stall, break and half-close'
   'accept_replaced',
 ]);
 
-runSeeds('the same, with restarts on either side', { restarts: true }, ['conn_reset', 'peer_restarts', 'send_drop_generation']);
+runSeeds('the same, with restarts on either side', { restarts: true }, [
+  'conn_reset',
+  'peer_restarts',
+  'send_drop_generation',
+]);

@@ -306,11 +306,9 @@ describe('a connection that is lost after a partial acknowledgement', { timeout:
       for (const [k, { payload }] of messages.entries())
         assert.ok(buffers[k]?.equals(payload), `message ${k}`);
       const flags = second.data.map(({ header }) => header.flags);
-      assert.equal(flags[0], RETRANSMITTED);
-      assert.ok(
-        flags.lastIndexOf(RETRANSMITTED) + 1 <= (flags.indexOf(0) + count) % count || !flags.includes(0),
-        `${flags}`,
-      );
+      const flagged = flags.filter((value) => value === RETRANSMITTED).length;
+      assert.ok(flagged >= 1, 'the one that was begun, at least');
+      assert.equal(flags.lastIndexOf(RETRANSMITTED) + 1, flagged, 'the begun ones come first');
       assert.deepEqual(
         messages.map(({ header }) => header.seqLo - (messages[0]?.header.seqLo ?? 0)),
         [...new Array(count).keys()],
@@ -355,6 +353,8 @@ describe('closing with 8 MiB lent to a peer that does not read', { timeout: 120_
     for (const [j, how] of ['reads', 'resets'].entries()) {
       it(`mode ${mode}: everything is kept until the peer ${how}, then nothing is left`, async () => {
         const { a, budget, socket, peer, connection } = await stuck(30 + 2 * i + j, mode);
+        const writtenBytes = (a.stats().lanes[0]?.writtenBytes ?? 0) - HANDSHAKE_BYTES;
+        const begun = Math.ceil(writtenBytes / (MIB + 48));
         let closed = false;
         const closing = socket.close().then(() => {
           closed = true;
@@ -373,7 +373,7 @@ describe('closing with 8 MiB lent to a peer that does not read', { timeout: 120_
         assertIdle(a);
         assert.equal(socket.recvErrqueue(), null);
         if (how === 'reads') {
-          assert.equal(connection.data.length, lentBytes / MIB, 'begun ones are finished');
+          assert.equal(connection.data.length, begun, 'begun ones are finished');
           for (const [k, { payload }] of connection.data.entries())
             assert.ok(payload.equals(noise.subarray(k, k + MIB)));
         }

@@ -1,6 +1,7 @@
 /**
  * An RDS peer made of a plain TCP socket, for what a well-behaved node does not do: read a part and reset, not read at
- * all, say that ports are congested. It keeps every message it reads, and answers handshake probes unless told otherwise.
+ * all, say that ports are congested. It keeps every message it reads, and does its part of the handshake unless told
+ * otherwise.
  *
  *   const peer = new RawPeer('127.0.0.9', { receiveBytes: 4096 });   // the larger address: it is dialled
  *   const connection = await peer.accept();
@@ -50,7 +51,7 @@ export interface RawOptions {
   readonly receiveBytes?: number;
   /** Bytes a connection reads to begin with; all if left out. */
   readonly readBytes?: number;
-  /** Answer handshake probes; yes if left out. */
+  /** Begin with a congestion map and answer handshake probes; yes if left out. */
   readonly answers?: boolean;
 }
 
@@ -129,6 +130,8 @@ export class RawConnection {
       if ((events & EPOLLOUT) !== 0) this.#write();
       this.#read();
     });
+    // As every kernel does: the map shows that the connection was adopted.
+    if (this.#answers) this.sendMap();
   }
 
   /** Messages with a payload for a program, without pings, probes and maps. */
