@@ -11,6 +11,8 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(mktemp -d "${TMPDIR:-/tmp}/zerotx-asan.XXXXXX")
 trap 'rm -rf "$build"' EXIT INT TERM
+# Tests that drop root in a child must be able to load it.
+chmod 755 "$build"
 
 cp -R "$root/native" "$root/binding.gyp" "$root/package.json" "$build"
 flags='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -O1'

@@ -89,8 +89,10 @@ function runUnprivileged() {
     chmodSync(stage, 0o755);
     copyFileSync(process.execPath, join(stage, 'node'));
     const unwanted = new Set([join(root, '.git'), join(root, 'node_modules/.cache')]);
-    cpSync(root, join(stage, 'tree'), { recursive: true, filter: (path) => !unwanted.has(path) });
-    return runTests(join(stage, 'node'), join(stage, 'tree'), options);
+    const tree = join(stage, 'tree');
+    cpSync(root, tree, { recursive: true, verbatimSymlinks: true, filter: (path) => !unwanted.has(path) });
+    chmodSync(tree, 0o755);
+    return runTests(join(stage, 'node'), tree, options);
   } finally {
     rmSync(stage, { recursive: true, force: true });
   }

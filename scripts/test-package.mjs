@@ -3,9 +3,11 @@
  * there: every door, the tools, and the examples of the README.
  *
  * "Without a compiler" is a PATH with nothing but node on it, so that anything that wanted to build would fail. Examples
- * are the fenced js and ts blocks of README.md that import zerotx; each must end by itself with exit code 0.
+ * are the fenced js blocks of README.md that import zerotx, and the programs in examples/ that it links to; each must end
+ * by itself with exit code 0. A peer at 127.0.0.2, port 4000, reads what they send.
  */
-import { spawnSync } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
 import {
   existsSync,
   mkdirSync,
@@ -25,13 +27,21 @@ const stage = mkdtempSync(join(tmpdir(), 'zerotx-package-'));
 const project = join(stage, 'project');
 const path = join(stage, 'bin');
 const EXAMPLE_TIMEOUT_MS = 60_000;
+/** Whom the blocks of the README send to. */
+const PEER = `
+import { RdsNode } from 'zerotx/rds';
+const node = await RdsNode.open({ address: '127.0.0.2' });
+const socket = node.bind(4000);
+console.log('ready');
+for await (const message of socket) message.recycle();
+`;
 
 try {
   const tarball = pack();
   install(tarball);
   useDoors();
   useTools();
-  runExamples();
+  await runExamples();
   console.log('the package installs without a compiler and works');
 } finally {
   rmSync(stage, { recursive: true, force: true });
@@ -102,19 +112,36 @@ function useTools() {
   console.log(`tools: ${Object.keys(bin).join(', ')}`);
 }
 
-function runExamples() {
+async function runExamples() {
   const readme = readFileSync(join(root, 'README.md'), 'utf8');
-  const blocks = [...readme.matchAll(/^```(?:js|ts|javascript|typescript)\n(.*?)^```$/gms)].map(
-    ([, code]) => code,
-  );
-  const examples = blocks.filter((code) => new RegExp(`from '${name}[/']`).test(code));
+  const blocks = [...readme.matchAll(/^```js\n(.*?)^```$/gms)].map(([, code]) => code);
+  const examples = blocks
+    .filter((code) => new RegExp(`from '${name}[/']`).test(code))
+    .map((code, i) => [`block-${i + 1}.mjs`, code]);
   if (examples.length === 0) throw new Error(`README.md has no example that imports ${name}`);
-  for (const [i, code] of examples.entries()) {
-    const file = `example-${i + 1}.mjs`;
-    writeFileSync(join(project, file), code);
-    const output = run(process.execPath, [file], { ...inProject(), timeout: EXAMPLE_TIMEOUT_MS });
-    console.log(`README example ${i + 1} of ${examples.length}:\n${output.trimEnd().replace(/^/gm, '    ')}`);
+  for (const [, file] of readme.matchAll(/\]\(examples\/([\w-]+\.js)\)/g)) {
+    examples.push([file, readFileSync(join(root, 'examples', file), 'utf8')]);
   }
+  for (const [file, code] of examples) {
+    writeFileSync(join(project, file), code);
+    // The linked programs are whole, and open both addresses themselves.
+    const peer = file.startsWith('block-') ? await startPeer() : undefined;
+    const output = run(process.execPath, [file], { ...inProject(), timeout: EXAMPLE_TIMEOUT_MS });
+    peer?.kill();
+    console.log(`README, ${file}:\n${output.trimEnd().replace(/^/gm, '    ')}`);
+  }
+}
+
+async function startPeer() {
+  const args = ['--input-type=module', '-e', PEER];
+  const peer = spawn(process.execPath, args, { ...inProject(), stdio: ['ignore', 'pipe', 'inherit'] });
+  const ended = once(peer, 'exit').then(([code]) => {
+    throw new Error(`the peer of the examples ended with ${code}`);
+  });
+  await Promise.race([once(peer.stdout, 'data'), ended]);
+  // From here on it is killed.
+  ended.catch(() => {});
+  return peer;
 }
 
 function inProject() {

@@ -80,6 +80,8 @@ export class TcpChannel {
   #connecting: boolean;
   #closed = false;
   #finSent = false;
+  /** The peer's end, or an error, is to be met by reading on. */
+  #ending = false;
   #written = 0;
   #acked = 0;
 
@@ -179,6 +181,12 @@ export class TcpChannel {
   readv(views: readonly Uint8Array[], count: number): number {
     const n = this.#sys.readv(this.#fd, views, count);
     if (n === EAGAIN) this.readable = false;
+    else if (n > 0 && !this.#ending) {
+      // A short read emptied the buffer, and what comes later raises an edge of its own: that spares a call for EAGAIN.
+      let room = 0;
+      for (let i = 0; i < count; i++) room += (views[i] as Uint8Array).byteLength;
+      if (n < room) this.readable = false;
+    }
     return n;
   }
 
@@ -248,7 +256,8 @@ export class TcpChannel {
       if (!this.#finishConnect(events)) return;
     }
     // The error queue first: a pending record raises EPOLLERR, and a real error is met by reading.
-    if ((events & EPOLLERR) !== 0 && this.#engine.drain() > 0) {
+    const drained = (events & EPOLLERR) === 0 ? 0 : this.#engine.drain();
+    if (drained > 0) {
       this.#handler.released();
       if (this.#closed) return;
     }
@@ -257,7 +266,10 @@ export class TcpChannel {
       this.#handler.writable();
       if (this.#closed) return;
     }
-    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) !== 0) {
+    if ((events & (EPOLLRDHUP | EPOLLHUP)) !== 0) this.#ending = true;
+    const failed = (events & EPOLLERR) !== 0 && drained === 0;
+    if (failed) this.#ending = true;
+    if ((events & EPOLLIN) !== 0 || this.#ending) {
       this.readable = true;
       this.#handler.readable();
     }

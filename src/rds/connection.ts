@@ -80,17 +80,21 @@ export class RdsConnection {
   #deadlineMs = Number.POSITIVE_INFINITY;
   #gateDeadlineMs = Number.POSITIVE_INFINITY;
   #upSinceMs = 0;
+  #downSinceMs: number;
   #wasUp = false;
   #peerAtEnd = false;
   #shuttingDown = false;
   #announced = false;
   #probeOutstanding = false;
 
+  /** It begins down, at `now`. */
   constructor(
     options: ConnectionOptions,
     parts: { sender: LaneSender; receiver: LaneReceiver; handshake: Handshake; counters: RdsCounters },
     host: ConnectionHost,
+    now = 0,
   ) {
+    this.#downSinceMs = now;
     this.dials = options.dials;
     this.#random = options.random;
     this.sender = parts.sender;
@@ -112,6 +116,12 @@ export class RdsConnection {
 
   get peerReachable(): boolean {
     return this.state === 'up' && this.confirmed;
+  }
+
+  /** Nothing is queued, and there has been no connection for `forMs`: the peer's place may be given to another. */
+  isForgotten(now: number, forMs: number): boolean {
+    const away = this.state === 'down' || this.state === 'dialing';
+    return away && this.sender.idle && now - this.#downSinceMs >= forMs;
   }
 
   /** When tick() wants to be called; Infinity for never. */
@@ -361,6 +371,7 @@ export class RdsConnection {
     this.#announceDown('connection lost');
     // Settle: what the peer's TCP has need not be sent again. After the state, so that settled() does not come back here.
     this.state = 'down';
+    this.#downSinceMs = now;
     if (how === 'close' && !this.#peerAtEnd) this.#host.readRest();
     if (this.confirmed) this.sender.acked(this.#host.ackedBytes());
     this.#counters.conn_reset += 1;

@@ -45,6 +45,8 @@ export interface RdsCounters {
   /** Inbound connections that replaced one that looked alive. */
   accept_replaced: number;
   dial_failed: number;
+  /** Peers forgotten to make room for others. */
+  peers_forgotten: number;
   /** Messages delivered inside this process. */
   local_delivered: number;
 }
@@ -79,6 +81,7 @@ export function rdsCounters(): RdsCounters {
     accept_pokes: 0,
     accept_replaced: 0,
     dial_failed: 0,
+    peers_forgotten: 0,
     local_delivered: 0,
   };
 }

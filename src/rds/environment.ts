@@ -10,8 +10,8 @@ import { tcpTransport } from './transport-tcp.ts';
 
 export interface Memory {
   readonly pageBytes: number;
-  canLend(view: Uint8Array): boolean;
-  lend(view: Uint8Array): void;
+  canLend(view: Uint8Array, options: { readonly pin: boolean }): boolean;
+  lend(view: Uint8Array, options: { readonly pin: boolean }): void;
 }
 
 export interface RdsEnvironment {

@@ -114,6 +114,7 @@ export class Lane implements MessageSource {
         peerDown: (reason) => node.peerDown(this, reason),
         closed: () => this.#closed(),
       },
+      runtime.now(),
     );
   }
 
@@ -214,8 +215,14 @@ export class Lane implements MessageSource {
   }
 
   #dialFailed(error: ZerotxError): void {
-    this.#node.warn('dial failed', this.address, error.message);
-    this.connection.dialFailed(this.#node.runtime.now());
+    const now = this.#node.runtime.now();
+    // A reset is how the dialler answers a poke, and may come before we see it established.
+    const wasPoke = !this.connection.dials && (error.code === 'ECONNRESET' || error.code === 'EPIPE');
+    if (wasPoke) this.connection.dialed(now);
+    else {
+      this.#node.warn('dial failed', this.address, error.message);
+      this.connection.dialFailed(now);
+    }
     this.#arm();
   }
 

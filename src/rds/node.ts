@@ -14,6 +14,7 @@ import {
   wrongRange,
 } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
+import { Deque } from '../core/deque.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { Ubuf } from '../core/ubuf.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
@@ -81,6 +82,7 @@ export interface Destination {
 
 const WARNING_INTERVAL_MS = 10_000;
 const CLOSE_MS = 6_000;
+const FORGET_AFTER_MS = 60_000;
 
 export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   readonly address: string;
@@ -106,6 +108,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   readonly #paused = new Set<Lane>();
   readonly #warned = new Map<string, number>();
   #heldBytes = 0;
+  readonly #notices = new Deque<() => void>();
+  readonly #emitDue = (): void => this.#emitEvents();
   #eventsScheduled = false;
   #closing: Promise<void> | null = null;
   #allClosed: (() => void) | null = null;
@@ -295,9 +299,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   /** The socket has events to emit at the end of this batch. */
   eventsDue(socket: RdsSocket): void {
     this.#due.add(socket);
-    if (this.#eventsScheduled) return;
-    this.#eventsScheduled = true;
-    this.runtime.defer(() => this.#emitEvents());
+    this.#scheduleEvents();
   }
 
   // --- for lanes ---
@@ -334,14 +336,18 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
 
   peerUp(lane: Lane): void {
     const event = { address: lane.address };
-    this.emit('peerUp', event);
-    for (const socket of this.#sockets.values()) socket.emit('peerUp', event);
+    this.#notify(() => {
+      this.emit('peerUp', event);
+      for (const socket of this.#sockets.values()) socket.emit('peerUp', event);
+    });
   }
 
   peerDown(lane: Lane, reason: string): void {
     const event = { address: lane.address, reason };
-    this.emit('peerDown', event);
-    for (const socket of this.#sockets.values()) socket.emit('peerDown', event);
+    this.#notify(() => {
+      this.emit('peerDown', event);
+      for (const socket of this.#sockets.values()) socket.emit('peerDown', event);
+    });
   }
 
   laneClosed(lane: Lane): void {
@@ -358,7 +364,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     if (last !== undefined && now - last < WARNING_INTERVAL_MS) return;
     if (this.#warned.size >= this.limits.peers) this.#warned.clear();
     this.#warned.set(key, now);
-    this.emit('warning', { event, address, detail });
+    this.#notify(() => this.emit('warning', { event, address, detail }));
   }
 
   async #close(options: CloseOptions): Promise<void> {
@@ -400,6 +406,18 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     lane.accepted(channel);
   }
 
+  /** Makes room for a peer by forgetting one that has been away for long and has nothing queued. */
+  #forgetPeer(): boolean {
+    const now = this.runtime.now();
+    for (const lane of this.#lanes.values()) {
+      if (!lane.connection.isForgotten(now, FORGET_AFTER_MS)) continue;
+      this.counters.peers_forgotten += 1;
+      lane.shutdown();
+      return true;
+    }
+    return false;
+  }
+
   /** A connection from an address of this process, whose node there did not open it: somebody else's. */
   #isForged(address: string): boolean {
     const node = this.#environment.nodes.get(address);
@@ -409,7 +427,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   #laneTo(address: string): Lane | null {
     const known = this.#lanes.get(address);
     if (known !== undefined) return known;
-    if (this.#lanes.size >= this.limits.peers) return null;
+    if (this.#lanes.size >= this.limits.peers && !this.#forgetPeer()) return null;
     const lane = new Lane(this, address, compareIp(this.#ip, parseIp(address)) < 0);
     this.#lanes.set(address, lane);
     return lane;
@@ -427,7 +445,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
       });
     }
     if (!isUnicast(ip)) {
-      throw new ZerotxError('EINVAL', `${syscall} EINVAL: to.address ${text} is not a unicast address`, {
+      const code = syscall === 'connect' && isUnspecified(ip) ? 'EDESTADDRREQ' : 'EINVAL';
+      throw new ZerotxError(code, `${syscall} ${code}: to.address ${text} is not a unicast address`, {
         syscall,
       });
     }
@@ -480,11 +499,31 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     for (const node of this.#environment.nodes.values()) node.congestionNews();
   }
 
+  /** The program's handlers never run in the middle of our work: they may send, close, or throw. */
+  #notify(emit: () => void): void {
+    this.#notices.push(emit);
+    this.#scheduleEvents();
+  }
+
+  #scheduleEvents(): void {
+    if (this.#eventsScheduled) return;
+    this.#eventsScheduled = true;
+    this.runtime.defer(this.#emitDue);
+  }
+
   #emitEvents(): void {
     this.#eventsScheduled = false;
     const due = [...this.#due];
     this.#due.clear();
-    for (const socket of due) socket.emitEvents();
+    let next = 0;
+    try {
+      for (let emit = this.#notices.shift(); emit !== undefined; emit = this.#notices.shift()) emit();
+      while (next < due.length) (due[next++] as RdsSocket).emitEvents();
+    } finally {
+      // A handler threw: the others still hear of theirs, and the error surfaces as uncaught.
+      for (; next < due.length; next++) this.#due.add(due[next] as RdsSocket);
+      if (this.#notices.length > 0 || this.#due.size > 0) this.#scheduleEvents();
+    }
   }
 }
 
@@ -492,6 +531,7 @@ function checkSocketOptions(port: number, options: SocketOptions): void {
   checkInteger('port', port, 0, 65535);
   checkObject('options', options);
   checkOptionalBoolean('options.zerocopy', options.zerocopy);
+  checkOptionalBoolean('options.pin', options.pin);
   checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
   checkOptionalInteger('options.sendBufferBytes', options.sendBufferBytes, 2304, 2 ** 31 - 1);
   checkOptionalInteger('options.receiveBufferBytes', options.receiveBufferBytes, 2304, 2 ** 31 - 1);
@@ -510,8 +550,12 @@ function checkNodeAddress(address: unknown): void {
   throw new ZerotxError('EINVAL', text, { syscall: 'open' });
 }
 
+/** 0.0.0.0 or ::. */
+function isUnspecified(ip: Uint8Array): boolean {
+  return ip.subarray(isMapped(ip) ? 12 : 0).every((byte) => byte === 0);
+}
+
 /** Neither unspecified, multicast nor the IPv4 broadcast address. */
 function isUnicast(ip: Uint8Array): boolean {
-  if (isMapped(ip)) return ip.subarray(12).some((byte) => byte !== 0) && ip[12]! < 224;
-  return ip.some((byte) => byte !== 0) && ip[0] !== 0xff;
+  return !isUnspecified(ip) && (isMapped(ip) ? ip[12]! < 224 : ip[0] !== 0xff);
 }

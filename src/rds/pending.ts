@@ -8,7 +8,7 @@
  *   rejected              not begun: withdrawn, rejected when the buffer is free
  *                         begun: rejected at once with ZTX_STILL_LENT; the message goes on
  *
- * A message behind another one to the same peer never overtakes it.
+ * A message behind another one to the same port of the same peer never overtakes it; others do not wait for it.
  */
 import { ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
@@ -23,7 +23,8 @@ export interface Accepted {
 }
 
 export interface SendRequest {
-  readonly key: string;
+  readonly address: string;
+  readonly port: number;
   /** Tries to queue the message; `released` is called once if it was lent. Throws what cannot be waited for. */
   attempt(released: (outcome: Outcome) => void): Attempt;
   readonly bytes: number;
@@ -31,6 +32,7 @@ export interface SendRequest {
 
 class PendingSend {
   readonly request: SendRequest;
+  readonly key: string;
   readonly resolve: (outcome: Outcome) => void;
   readonly reject: (error: unknown) => void;
   withdraw: (() => boolean) | null = null;
@@ -42,6 +44,7 @@ class PendingSend {
 
   constructor(request: SendRequest, resolve: (outcome: Outcome) => void, reject: (error: unknown) => void) {
     this.request = request;
+    this.key = `${request.address} ${request.port}`;
     this.resolve = resolve;
     this.reject = reject;
   }
@@ -53,7 +56,9 @@ export interface SendWaitOptions {
 }
 
 export class PendingSends {
-  readonly #waiting = new Set<PendingSend>();
+  /** By destination, in the order of send(). */
+  readonly #waiting = new Map<string, Set<PendingSend>>();
+  #waitingCount = 0;
   /** Accepted, and lent until released. */
   readonly #lent = new Set<PendingSend>();
   readonly #setTimer: (task: () => void, delayMs: number) => Timer;
@@ -67,7 +72,7 @@ export class PendingSends {
 
   /** Messages that wait for room. */
   get length(): number {
-    return this.#waiting.size;
+    return this.#waitingCount;
   }
 
   add(request: SendRequest, options: SendWaitOptions): Promise<Outcome> {
@@ -78,10 +83,9 @@ export class PendingSends {
         return;
       }
       const pending = new PendingSend(request, resolve, reject);
-      let behind = false;
-      for (const other of this.#waiting) if (other.request.key === request.key) behind = true;
+      const behind = this.#waiting.has(pending.key);
       if (!behind && this.#tried(pending)) return;
-      if (!pending.accepted) this.#waiting.add(pending);
+      if (!pending.accepted) this.#wait(pending);
       if (signal !== undefined) {
         const onAbort = (): void => this.#giveUp(pending, signal.reason);
         signal.addEventListener('abort', onAbort, { once: true });
@@ -93,26 +97,50 @@ export class PendingSends {
     });
   }
 
-  /** Room may have come: tries the waiting ones, in order; one that must go on waiting holds back those to its peer. */
+  /** Room may have come: tries the first of each destination, and those behind it while they are accepted. */
   retry(): void {
-    const blocked = new Set<string>();
-    for (const pending of this.#waiting) {
-      if (blocked.has(pending.request.key)) continue;
-      this.#tried(pending);
-      if (pending.accepted || pending.settled) this.#waiting.delete(pending);
-      else blocked.add(pending.request.key);
+    for (const queue of [...this.#waiting.values()]) {
+      for (const pending of queue) {
+        this.#tried(pending);
+        if (!pending.accepted && !pending.settled) break;
+        this.#unwait(pending);
+      }
     }
   }
 
   /** Rejects all that wait for room. */
   close(error: ZerotxError): void {
-    for (const pending of this.#waiting) this.#settle(pending, () => pending.reject(error));
-    this.#waiting.clear();
+    for (const queue of [...this.#waiting.values()]) {
+      for (const pending of queue) {
+        this.#unwait(pending);
+        this.#settle(pending, () => pending.reject(error));
+      }
+    }
+  }
+
+  /** What is lent to `address` (null: to anybody) was withdrawn: rejected when the buffer is the caller's again. */
+  withdrawn(address: string | null, error: ZerotxError): void {
+    for (const pending of this.#lent) {
+      if (address === null || pending.request.address === address) pending.withdrawnWith ??= error;
+    }
   }
 
   /** Rejects all that are lent: nobody waits for the kernel any longer. */
   abandon(error: ZerotxError): void {
     for (const pending of this.#lent) this.#settle(pending, () => pending.reject(error));
+  }
+
+  #wait(pending: PendingSend): void {
+    const queue = this.#waiting.get(pending.key) ?? new Set();
+    this.#waiting.set(pending.key, queue);
+    queue.add(pending);
+    this.#waitingCount += 1;
+  }
+
+  #unwait(pending: PendingSend): void {
+    const queue = this.#waiting.get(pending.key);
+    if (queue?.delete(pending)) this.#waitingCount -= 1;
+    if (queue?.size === 0) this.#waiting.delete(pending.key);
   }
 
   /** True if there is nothing left to wait for. */
@@ -146,7 +174,7 @@ export class PendingSends {
   #giveUp(pending: PendingSend, reason: unknown): void {
     if (pending.settled || pending.withdrawnWith !== null) return;
     if (!pending.accepted) {
-      this.#waiting.delete(pending);
+      this.#unwait(pending);
       this.#settle(pending, () => pending.reject(reason));
       this.#gaveUp();
       return;

@@ -1,4 +1,5 @@
 /** What recvmsg() returns: a message, or news. */
+import { ZerotxError } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 
 const noCookies: readonly number[] = Object.freeze([]);
@@ -51,10 +52,12 @@ export class RdsMessage {
     return this.#source.address;
   }
 
-  /** The payload, without a copy. Throws after recycle(). */
+  /** The payload, without a copy. Throws ZTX_RECYCLED after recycle(). */
   get data(): Buffer {
     if (this.#data !== null) return this.#data;
-    if (this.#buffer === null) throw new Error('the message was recycled: its data may be in use by another');
+    if (this.#buffer === null) {
+      throw new ZerotxError('ZTX_RECYCLED', 'the message was recycled: its data may be in use by another');
+    }
     const bytes = this.#buffer.iov[0] as Buffer;
     this.#data = bytes.subarray(this.#offset, this.#offset + this.length) as Buffer;
     return this.#data;

@@ -16,6 +16,7 @@
  * - A half-sent message starts again from its header. Probes are not sent again.
  * - Over-retransmission is harmless (the receiver drops by number and flag); freeing early is data loss.
  */
+import { assert } from '../core/assert.ts';
 import { Deque } from '../core/deque.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { CONG_BITMAP, EXTHDR_OFFSET, encodeHeader, HEADER_BYTES, writeHeader } from '../wire/rds.ts';
@@ -132,7 +133,8 @@ export class LaneSender {
     const offset = this.#stageHeader(total, length, sport, dport);
     const bytes = this.#staging.bytes;
     let at = offset + HEADER_BYTES;
-    for (const piece of pieces) {
+    for (let i = 0; i < pieces.length; i++) {
+      const piece = pieces[i] as Uint8Array;
       bytes.set(piece, at);
       at += piece.byteLength;
     }
@@ -432,7 +434,7 @@ export class LaneSender {
       return;
     }
     const run = this.#queue.shift();
-    if (run !== part) throw new Error('zerotx bug: offered runs out of order');
+    assert(run === part, 'offered runs out of order');
     if (part.control) this.#controlQueued -= 1;
     part.streamStart = this.#written;
     this.#unacked.push(part);

@@ -59,6 +59,11 @@ export interface ReceiveOptions {
 export interface SocketOptions {
   /** SO_ZEROCOPY. */
   readonly zerocopy?: boolean;
+  /**
+   * The program promises not to transfer a lent ArrayBuffer, so that ordinary Buffers are lent on Node 22, too, which
+   * cannot keep them in place (docs/ownership.md). Default false: they are copied there.
+   */
+  readonly pin?: boolean;
   /** Bytes that may be queued or unacknowledged before EAGAIN. Default 8 MiB. At most one in 64 bytes messages. */
   readonly sendBufferBytes?: number;
   /** Bytes that may be queued for reading before peers are told that the port is congested. Default 8 MiB. */
@@ -87,6 +92,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   readonly node: RdsNode;
   readonly port: number;
   readonly #zerocopy: boolean;
+  readonly #lendOptions: { readonly pin: boolean };
   readonly sendBufferBytes: number;
   readonly receiveBufferBytes: number;
   readonly #received: ReceiveQueue;
@@ -116,6 +122,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.node = node;
     this.port = port;
     this.#zerocopy = options.zerocopy ?? false;
+    this.#lendOptions = { pin: options.pin ?? false };
     this.sendBufferBytes = options.sendBufferBytes ?? DEFAULT_BUFFER_BYTES;
     this.receiveBufferBytes = options.receiveBufferBytes ?? DEFAULT_BUFFER_BYTES;
     this.#received = queues.received;
@@ -169,8 +176,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** Sets the default destination. Never blocks; does not filter what is received. Throws EINVAL, EOPNOTSUPP. */
   connect(to: RdsAddress): void {
     this.#checkOpen('connect');
-    const [{ address }, port] = this.#route(to, 'connect');
-    this.#destination = { address, port };
+    checkTarget(to, 'connect');
+    const { address } = this.node.destination(to.address, 'connect');
+    this.#destination = { address, port: to.port };
   }
 
   /**
@@ -184,8 +192,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     checkObject('options', options);
     const { zerocopy = false, cookie }: SendOptions = options;
     checkOptionalBoolean('options.zerocopy', zerocopy);
-    const [destination, port] = this.#target(to, 'sendmsg');
-    const pieces = toPieces(data);
+    const { address, port } = this.#target(to, 'sendmsg');
+    const destination = this.node.destination(address, 'sendmsg');
+    const pieces = data instanceof Uint8Array ? onePiece(data) : toPieces(data);
     const length = this.#checkLength(pieces, 'sendmsg');
     this.#checkCookie(zerocopy, cookie, length);
     const attempt = zerocopy
@@ -204,6 +213,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
    * Sends one message and resolves when the buffer is the caller's again, with how much of it was copied. On a socket
    * with zerocopy that is when the message's last reference is gone (acknowledged, and let go by the kernel); without, as soon as
    * it was copied into the send queue. Waits for room where sendmsg() would fail. Rejects with the signal's reason, ETIMEDOUT,
+   * ECANCELED (withdrawn by close() or cancelSentTo() before it was acknowledged; the buffer is the caller's),
    * ZTX_STILL_LENT (given up, but the buffer may still be read: it is not the caller's), or as sendmsg(). A message that
    * the whole memlock budget could not hold is copied.
    */
@@ -217,7 +227,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
       checkSignal('options.signal', options.signal);
       checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
       this.#checkOpen('send');
-      const [destination, port] = this.#target(to, 'send');
+      const { address, port } = this.#target(to, 'send');
+      const destination = this.node.destination(address, 'send');
       const pieces = toPieces(data);
       const length = this.#checkLength(pieces, 'send');
       const lends = this.#zerocopy && length > 0;
@@ -228,7 +239,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
         if (typeof result === 'string') this.#refused(result, port);
         return result;
       };
-      return this.#pending.add({ key: destination.address, attempt, bytes: length }, options);
+      return this.#pending.add({ address: destination.address, port, attempt, bytes: length }, options);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -264,7 +275,10 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   cancelSentTo(address: string): void {
     this.#checkOpen('cancelSentTo');
     checkString('address', address);
-    this.node.lane(address)?.connection.sender.cancel(this);
+    const lane = this.node.lane(address);
+    if (lane === undefined) return;
+    this.#pending.withdrawn(lane.address, cancelled('cancelSentTo() was called'));
+    lane.connection.sender.cancel(this);
     this.#madeRoom();
   }
 
@@ -347,8 +361,6 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 
   async #close(drain: boolean, timeoutMs: number): Promise<void> {
-    // After this call has returned, so that `closed` is true when iterations and waiting sends go on.
-    await null;
     for (const wake of this.#iterators) wake();
     if (drain) await this.#until(() => this.#queuedMessages === 0 && this.#pending.length === 0, timeoutMs);
     this.node.unbind(this);
@@ -358,6 +370,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.#pending.close(
       new ZerotxError('ENOTCONN', 'send ENOTCONN: the socket was closed', { syscall: 'send' }),
     );
+    this.#pending.withdrawn(null, cancelled('the socket was closed'));
     this.node.cancel(this);
     const released = await this.#until(() => this.#lentBytes === 0, timeoutMs);
     this.#cookies.clear();
@@ -418,7 +431,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     const waits = typeof then !== 'number';
     let pages = pinnedPages(length, memory.pageBytes);
     const neverFits = waits && budget.limitPages >= 0 && pages > budget.limitPages;
-    const lendable = lane !== null && !neverFits && pieces.every((piece) => memory.canLend(piece));
+    const lendable =
+      lane !== null && !neverFits && pieces.every((piece) => memory.canLend(piece, this.#lendOptions));
     if (!lendable) pages = 0;
     if (pages > 0 && !budget.charge(pages)) return 'ENOMEM';
     const refusal = this.#room(destination, port);
@@ -445,7 +459,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     };
     let payload: Ubuf;
     if (lendable) {
-      for (const piece of pieces) memory.lend(piece);
+      for (const piece of pieces) memory.lend(piece, this.#lendOptions);
       payload = new Ubuf(pieces.map(fixedView), onRelease, runtime.releases);
     } else payload = this.#copiedPayload(pieces, length, onRelease);
     const run = lane.connection.sender.queuePayload(this, payload, lendable, this.port, port);
@@ -527,28 +541,20 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 
   /** The way to `to`, or to the connected peer: looked up each time, as an address may become local, or cease to be. */
-  #target(to: RdsAddress | undefined, syscall: string): [Destination, number] {
-    if (to !== undefined) return this.#route(to, syscall);
-    const connected = this.#destination;
-    if (connected !== null) return [this.node.destination(connected.address, syscall), connected.port];
+  #target(to: RdsAddress | undefined, syscall: string): RdsAddress {
+    if (to !== undefined) {
+      checkTarget(to, syscall);
+      return to;
+    }
+    if (this.#destination !== null) return this.#destination;
     const text = `${syscall} ENOTCONN: no destination given, and the socket is not connected`;
     throw new ZerotxError('ENOTCONN', text, { syscall });
   }
 
-  #route(to: RdsAddress, syscall: string): [Destination, number] {
-    if (typeof to !== 'object' || to === null) throw wrongType('to', 'an object { address, port }', to);
-    const { port } = to;
-    if (typeof port !== 'number') throw wrongType('to.port', 'of type number', port);
-    if (!Number.isInteger(port) || port < 0 || port > 65535) {
-      const text = `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`;
-      throw new ZerotxError('EINVAL', text, { syscall });
-    }
-    return [this.node.destination(to.address, syscall), port];
-  }
-
   #checkLength(pieces: readonly Uint8Array[], syscall: string): number {
     let length = 0;
-    for (const piece of pieces) length += piece.byteLength;
+    // An index: this runs for every message, and an iterator shows there.
+    for (let i = 0; i < pieces.length; i++) length += (pieces[i] as Uint8Array).byteLength;
     const limit = Math.min(MAX_PAYLOAD, this.sendBufferBytes);
     if (length > limit) {
       const text = `${syscall} EMSGSIZE: ${length} bytes, at most ${limit} fit`;
@@ -584,3 +590,25 @@ const reasons = {
   ENOBUFS: ': the destination port is congested',
   ENOMEM: ': the memlock budget is used up',
 } as const;
+
+/** sendmsg() keeps no array it is given, so that one piece needs none of its own: at millions a second it would show. */
+const single: Uint8Array[] = [new Uint8Array(0)];
+
+function onePiece(piece: Uint8Array): readonly Uint8Array[] {
+  single[0] = piece;
+  return single;
+}
+
+function checkTarget(to: RdsAddress, syscall: string): void {
+  if (typeof to !== 'object' || to === null) throw wrongType('to', 'an object { address, port }', to);
+  const { port } = to;
+  if (typeof port !== 'number') throw wrongType('to.port', 'of type number', port);
+  if (Number.isInteger(port) && port >= 0 && port <= 65535) return;
+  const text = `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`;
+  throw new ZerotxError('EINVAL', text, { syscall });
+}
+
+function cancelled(why: string): ZerotxError {
+  const text = `send ECANCELED: ${why} before the message was acknowledged`;
+  return new ZerotxError('ECANCELED', text, { syscall: 'send' });
+}

@@ -11,13 +11,14 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
-import { describe, it } from 'node:test';
+import { afterEach, describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
 import { zerocopyCounters } from '../../src/net/zerocopy.ts';
 import { native } from '../../src/sys/binding.ts';
 import { SlabPool } from '../../src/sys/slab.ts';
 import {
   channelPair,
+  closeChannels,
   fill,
   fillPattern,
   type Lent,
@@ -26,11 +27,13 @@ import {
   receive,
   write,
 } from '../support/channels.ts';
-import { closeWithReset, DEADLINE_MS, discard } from '../support/sockets.ts';
+import { DEADLINE_MS, discard } from '../support/sockets.ts';
 
 const KIB = 1024;
 const MIB = 1024 * KIB;
 const PIECE = 64 * KIB;
+
+afterEach(closeChannels);
 
 describe('numbers of zero-copy calls', { timeout: 6 * DEADLINE_MS }, () => {
   it('are one per successful call, also when it takes only a part', async () => {
@@ -62,7 +65,6 @@ describe('numbers of zero-copy calls', { timeout: 6 * DEADLINE_MS }, () => {
     assert.equal(counters.unexpectedCompletions, 0);
     assert.equal(counters.pinnedBytes, 0);
     assert.equal(lent.outcomes.length, 1);
-    pair.close();
   });
 
   it('are not used up by calls that fail: those after them are confirmed under the right ones', async () => {
@@ -83,7 +85,6 @@ describe('numbers of zero-copy calls', { timeout: 6 * DEADLINE_MS }, () => {
     await watched.until(() => late.outcomes.length > 0);
     for (const { outcomes } of [...early, late]) assert.equal(outcomes.length, 1);
     assert.equal(counters.unexpectedCompletions, 0);
-    pair.close();
   });
 
   it('are all confirmed in a thousand sends, one after the other, on one idle connection', async () => {
@@ -103,7 +104,6 @@ describe('numbers of zero-copy calls', { timeout: 6 * DEADLINE_MS }, () => {
     assert.equal(pair.counters.unexpectedCompletions, 0);
     assert.ok(lent.every(({ outcomes }) => outcomes.length === 1));
     stop();
-    pair.close();
   });
 });
 
@@ -118,7 +118,6 @@ describe('a program', { timeout: 6 * DEADLINE_MS }, () => {
     const [outcome] = lent.outcomes;
     assert.equal(outcome?.bytes, MIB);
     assert.equal(outcome?.copiedBytes, MIB, 'loopback copies, and says so');
-    pair.close();
   });
 
   it('writes on without waiting for releases: acceptance is enough', async () => {
@@ -127,7 +126,6 @@ describe('a program', { timeout: 6 * DEADLINE_MS }, () => {
     assert.equal(taken.length, 8);
     assert.ok(taken.every(({ outcomes }) => outcomes.length === 0));
     assert.ok(pair.channel.outstanding > 0);
-    pair.close();
   });
 
   it('that exchanges 4 KiB by 4 KiB makes no zero-copy call at the default threshold', async () => {
@@ -147,7 +145,6 @@ describe('a program', { timeout: 6 * DEADLINE_MS }, () => {
     }
     assert.equal(pair.counters.lentCalls, 0);
     assert.equal(pair.counters.fallbackBytes, 400 * KIB);
-    pair.close();
   });
 
   it('that lends to loopback in mode auto is copied for, from the first byte', async () => {
@@ -158,7 +155,6 @@ describe('a program', { timeout: 6 * DEADLINE_MS }, () => {
     await received;
     assert.equal(pair.counters.lentCalls, 0);
     assert.deepEqual(lent.outcomes, [{ bytes: MIB, copiedBytes: MIB, exact: true }]);
-    pair.close();
   });
 
   it('sees the stream in order, whatever mixture of lent and copied pieces it is made of', async () => {
@@ -177,7 +173,6 @@ describe('a program', { timeout: 6 * DEADLINE_MS }, () => {
     assert.equal((await received).total, total);
     await pair.watched.until(() => all.every(({ outcomes }) => outcomes.length === 1));
     assert.ok(pair.counters.lentCalls > 0 && pair.counters.fallbackBytes > 0);
-    pair.close();
   });
 });
 
@@ -187,10 +182,10 @@ describe('a reset by the peer', { timeout: 3 * DEADLINE_MS }, () => {
     const { channel, watched, counters } = pair;
     // Fills what loopback delivers at once, so that the 50 stay in the send queue.
     assert.ok(channel.send([Buffer.alloc(256 * KIB)], 1, false) > 0);
-    const lent = fill(pair, 32 * KIB, 50);
+    const lent = fill(pair, 8 * KIB, 50);
     assert.equal(lent.length, 50);
     const before = watched.events.length;
-    closeWithReset(pair.peer);
+    pair.resetPeer();
     await watched.until(() => channel.readable && lent.every(({ outcomes }) => outcomes.length > 0));
     assert.ok(lent.every(({ outcomes }) => outcomes.length === 1));
     const [first, ...then] = watched.events.slice(before);
@@ -201,7 +196,6 @@ describe('a reset by the peer', { timeout: 3 * DEADLINE_MS }, () => {
     const late = lend(PIECE);
     assert.ok(offer(channel, late.ubuf, late.bytes) < 0, 'sending goes on failing, and lends nothing');
     assert.equal(late.ubuf.refs, 1);
-    channel.close();
   });
 
   it('leaves readable what came before it', async () => {
@@ -209,11 +203,12 @@ describe('a reset by the peer', { timeout: 3 * DEADLINE_MS }, () => {
     fill(pair, PIECE, 1000);
     assert.equal(native().sendv(pair.peer, [Buffer.from('last words')], 1, 0), 10);
     await pair.watched.until(() => pair.channel.readable);
-    closeWithReset(pair.peer);
+    pair.resetPeer();
     await pair.watched.until(() => pair.channel.outstanding === 0);
     const into = Buffer.alloc(100);
+    assert.equal(pair.channel.readv([into], 1), 10);
+    assert.equal(into.toString('latin1', 0, 10), 'last words');
     assert.equal(pair.channel.readv([into], 1), -errnoOf('ECONNRESET'));
-    pair.channel.close();
   });
 });
 
@@ -244,7 +239,6 @@ describe('the error queue', { timeout: 3 * DEADLINE_MS }, () => {
     await pair.watched.until(() => all.every(({ outcomes }) => outcomes.length > 0));
     assert.equal(pair.counters.lentCalls, 20);
     assert.equal(pair.counters.unexpectedCompletions, 0);
-    pair.close();
   });
 });
 
@@ -277,7 +271,7 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
     assert.deepEqual(held.outcomes, []);
     assert.ok(counters.pinnedBytes > 0 && counters.pinnedBytes <= kept * PIECE);
     assert.equal(pool.stats().usedBuffers, 1);
-    for (const pair of [stalled, ...fast]) pair.close();
+    closeChannels();
     await new Promise(setImmediate);
     assert.equal(held.outcomes.length, 1);
     assert.equal(counters.pinnedBytes, 0);
@@ -292,7 +286,7 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
     offer(first.channel, early.ubuf, buffer);
     early.ubuf.unref();
     assert.equal(pool.acquire(MIB), undefined, 'all of the pool is out');
-    first.close();
+    first.channel.reset();
     await new Promise(setImmediate);
     assert.equal(early.outcomes.length, 1);
     pool.release(buffer);
@@ -308,7 +302,6 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
     await second.watched.until(() => late.outcomes.length > 0);
     assert.equal(late.outcomes.length, 1);
     assert.equal(early.outcomes.length, 1);
-    second.close();
   });
 });
 
@@ -326,9 +319,8 @@ it('the event loop is not kept busy by a record: after the drain there is silenc
     const other = await channelPair();
     native().sendv(other.peer, [Buffer.from('x')], 1, 0);
     await other.watched.until(() => other.channel.readable);
-    other.close();
+    other.channel.reset();
   }
   assert.equal(pair.watched.events.length, events);
   stop();
-  pair.close();
 });

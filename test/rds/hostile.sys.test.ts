@@ -5,7 +5,7 @@
  * Both roles are played: a smaller address dials the node under test, a larger one is dialled by it.
  */
 import assert from 'node:assert/strict';
-import { after, before, describe, test } from 'node:test';
+import { after, before, describe, type TestContext, test } from 'node:test';
 import type { RdsCounters } from '../../src/rds/counters.ts';
 import { CONG_BITMAP, HEADER_BYTES, MAX_PAYLOAD } from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
@@ -36,36 +36,30 @@ interface Peer {
   readonly connection: RawConnection;
   /** After a drop: the next connection. */
   again(): Promise<RawConnection>;
-  close(): void;
 }
 
 type Role = 'smaller' | 'larger';
 
 /** A peer with a fresh address and one established connection to the victim. */
-async function peer(role: Role): Promise<Peer> {
+async function peer(context: TestContext, role: Role): Promise<Peer> {
   const host = nextHost++;
   if (role === 'smaller') {
     const address = `127.71.1.${host}`;
-    const connection = await RawConnection.dial(address, VICTIM);
-    return {
-      address,
-      connection,
-      again: () => RawConnection.dial(address, VICTIM),
-      close: () => connection.reset(),
+    const again = async (): Promise<RawConnection> => {
+      const connection = await RawConnection.dial(address, VICTIM);
+      context.after(() => connection.reset());
+      return connection;
     };
+    return { address, connection: await again(), again };
   }
   const address = `127.71.9.${host}`;
   const listener = await RawListener.open(address);
+  context.after(() => listener.close());
   // The wrong side dials: a poke. It is reset, and the victim dials.
   const poke = await RawConnection.dial(address, VICTIM);
   assert.equal(await poke.gone(), 'reset');
   assert.equal(poke.receivedBytes, 0);
-  return {
-    address,
-    connection: await listener.next(),
-    again: () => listener.next(),
-    close: () => listener.close(),
-  };
+  return { address, connection: await listener.next(), again: () => listener.next() };
 }
 
 function counters(): RdsCounters {
@@ -102,9 +96,9 @@ for (const role of ['smaller', 'larger'] as const) {
     violations[2]![1].writeUInt32BE(MAX_PAYLOAD + 1, 16);
 
     for (const [name, bytes] of violations) {
-      test(`${name}: dropped, said once, and may come back`, options, async () => {
+      test(`${name}: dropped, said once, and may come back`, options, async (t) => {
         const since = counters();
-        const hostile = await peer(role);
+        const hostile = await peer(t, role);
         hostile.connection.write(bytes);
         assert.equal(await hostile.connection.gone(), 'reset');
         const second = await hostile.again();
@@ -114,14 +108,13 @@ for (const role of ['smaller', 'larger'] as const) {
         assert.deepEqual(victim.warningsOf(hostile.address), ['protocol violation']);
         await worksAgain(hostile);
         await good.exchange(victim);
-        hostile.close();
       });
     }
 
     for (const how of ['fin', 'reset'] as const) {
-      test(`a message cut short by ${how}: counted, nothing delivered`, options, async () => {
+      test(`a message cut short by ${how}: counted, nothing delivered`, options, async (t) => {
         const since = counters();
-        const hostile = await peer(role);
+        const hostile = await peer(t, role);
         const { connection } = hostile;
         connection.write(
           message(1, 9, PORT, 'whole'),
@@ -139,13 +132,12 @@ for (const role of ['smaller', 'larger'] as const) {
         assert.deepEqual(victim.from(hostile.address), ['whole']);
         await worksAgain(hostile);
         await good.exchange(victim);
-        hostile.close();
       });
     }
 
-    test('a map of a wrong length is ignored, what follows is read', options, async () => {
+    test('a map of a wrong length is ignored, what follows is read', options, async (t) => {
       const since = counters();
-      const hostile = await peer(role);
+      const hostile = await peer(t, role);
       const { connection } = hostile;
       const lengths = [0, 1, CONG_MAP_BYTES - 1, CONG_MAP_BYTES + 1, MAX_PAYLOAD + 1];
       for (const [i, length] of lengths.entries()) {
@@ -161,17 +153,18 @@ for (const role of ['smaller', 'larger'] as const) {
       // Not one of their bits was taken for a map.
       assert.equal(victim.node.lane(hostile.address)!.peerMap.congested(9), false);
       await good.exchange(victim);
-      hostile.close();
     });
 
     test(
       'surplus bytes behind a map: zeros change nothing, random ones end the connection',
       options,
-      async () => {
+      async (t) => {
         const since = counters();
-        const hostile = await peer(role);
+        const hostile = await peer(t, role);
         const { connection } = hostile;
         connection.speak();
+        // The surplus is no multiple of a header, so that whatever came behind it would be misread.
+        await until('our probe', () => connection.kinds.includes('probe-ping'));
         connection.write(message(41, 9, PORT, 'before'), mapMessage(), Buffer.alloc(65_536));
         const headers = Math.floor(65_536 / HEADER_BYTES);
         await until('the zeros are read', () => moved(since, 'recv_ignored')[0] === headers);
@@ -186,16 +179,15 @@ for (const role of ['smaller', 'larger'] as const) {
         assert.deepEqual(victim.from(hostile.address), ['before']);
         await worksAgain(hostile);
         await good.exchange(victim);
-        hostile.close();
       },
     );
 
     test(
       'it connects and says nothing: held, with maps and probes alone until the gate opens',
       options,
-      async () => {
+      async (t) => {
         const since = counters();
-        const hostile = await peer(role);
+        const hostile = await peer(t, role);
         const { connection } = hostile;
         victim.socket.sendmsg(Buffer.from('waits'), { address: hostile.address, port: 7 });
         await until('our opening', () => connection.messages.length >= 2);
@@ -211,16 +203,15 @@ for (const role of ['smaller', 'larger'] as const) {
           const next = await hostile.again();
           next.speak();
           await until('the message', () => next.kinds.includes('data'));
-          assert.equal(moved(since, 'conn_reset')[0], 1);
+          assert.ok(moved(since, 'conn_reset')[0]! >= 1);
         }
         await good.exchange(victim);
-        hostile.close();
       },
     );
 
-    test('it does not read: what is queued is bounded, and so are pongs', options, async () => {
+    test('it does not read: what is queued is bounded, and so are pongs', options, async (t) => {
       const since = counters();
-      const hostile = await peer(role);
+      const hostile = await peer(t, role);
       const { connection } = hostile;
       connection.speak();
       await until('the probe is answered', () => connection.kinds.includes('probe-ping'));
@@ -257,14 +248,13 @@ for (const role of ['smaller', 'larger'] as const) {
       await until('another peer', () => good.from(VICTIM).includes(`meanwhile ${role}`));
       await other.close();
       victim.socket.cancelSentTo(hostile.address);
-      hostile.close();
       await good.exchange(victim);
     });
   });
 }
 
-test('a probe storm: every answer has the reserved number, and the lane goes on', options, async () => {
-  const hostile = await peer('smaller');
+test('a probe storm: every answer has the reserved number, and the lane goes on', options, async (t) => {
+  const hostile = await peer(t, 'smaller');
   const { connection } = hostile;
   connection.write(mapMessage());
   for (let i = 0; i < 50; i++) connection.write(probeMessage('ping', 1));
@@ -277,5 +267,4 @@ test('a probe storm: every answer has the reserved number, and the lane goes on'
     1,
   );
   await good.exchange(victim);
-  hostile.close();
 });

@@ -14,7 +14,7 @@ import { ZerotxError } from '../../src/core/errors.ts';
 import { RdsNode } from '../../src/rds/node.ts';
 import type { RdsAddress, RdsSocket, SendOptions } from '../../src/rds/socket.ts';
 import { runChild } from '../support/children.ts';
-import { codeOf, eventually, testNode, turnsUntil } from '../support/rds-nodes.ts';
+import { codeOf, eventually, lendableBuffer, testNode, turnsUntil } from '../support/rds-nodes.ts';
 import { type RawConnection, RawPeer } from '../support/rds-raw-peer.ts';
 
 const ABSENT: RdsAddress = { address: '127.22.0.200', port: 4000 };
@@ -67,7 +67,7 @@ describe('sendmsg, in the order of its checks', { timeout: 60_000 }, () => {
   const free = { address: '127.22.0.9', port: 4001 };
   const tooLong = Buffer.alloc(MIB + 1);
   const overBuffer = Buffer.alloc(64 * 1024 + 1);
-  const overBudget = Buffer.alloc(64 * 1024);
+  const overBudget = lendableBuffer(64 * 1024);
   const zerocopy = { zerocopy: true, cookie: 7 };
   const steps: [string, string | null, Uint8Array, RdsAddress | undefined, SendOptions][] = [
     ['a port that is none', 'EINVAL', tooLong, { address: '::2', port: 70_000 }, { zerocopy: true }],

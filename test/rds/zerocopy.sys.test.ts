@@ -4,7 +4,7 @@
  * his again.
  */
 import assert from 'node:assert/strict';
-import { randomFillSync } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { after, describe, it } from 'node:test';
 import { FixedBudget } from '../../src/core/budget.ts';
@@ -13,12 +13,22 @@ import type { ZerocopyMode } from '../../src/net/policy.ts';
 import { RdsNode } from '../../src/rds/node.ts';
 import type { RdsAddress, RdsSocket } from '../../src/rds/socket.ts';
 import { native } from '../../src/sys/binding.ts';
+import { markProtects } from '../../src/sys/lend.ts';
 import { RETRANSMITTED } from '../../src/wire/rds.ts';
-import { assertIdle, codeOf, completions, receive, testNode, turnsUntil } from '../support/rds-nodes.ts';
+import {
+  assertIdle,
+  codeOf,
+  completions,
+  lendableBuffer,
+  receive,
+  testNode,
+  turnsUntil,
+} from '../support/rds-nodes.ts';
 import { type RawConnection, RawPeer } from '../support/rds-raw-peer.ts';
 
 const MIB = 1024 * 1024;
-const noise = randomFillSync(Buffer.alloc(2 * MIB));
+const noise = lendableBuffer(2 * MIB);
+randomBytes(2 * MIB).copy(noise);
 const MODES: readonly ZerocopyMode[] = ['auto', 'force', 'off'];
 /** What a peer must read before messages come: our map and our probe. */
 const HANDSHAKE_BYTES = 48 + 8192 + 48;
@@ -259,13 +269,29 @@ describe('the memlock budget', { timeout: 60_000 }, () => {
     const before = processBudget().used();
     const away = { address: '127.21.11.200', port: 1 };
     for (const node of [a, b, c]) {
-      node.bind(4000, { zerocopy: true }).sendmsg(Buffer.alloc(1000), away, { zerocopy: true, cookie: 1 });
+      node
+        .bind(4000, { zerocopy: true })
+        .sendmsg(noise.subarray(0, 1000), away, { zerocopy: true, cookie: 1 });
     }
     assert.equal(processBudget().used() - before, 4);
     assert.equal(a.stats().budget.usedPages, b.stats().budget.usedPages);
     assert.deepEqual(c.stats().budget, { usedPages: 2, limitPages: 100 });
     await Promise.all([a, b, c].map((node) => node.close()));
     assert.deepEqual([processBudget().used() - before, budget.used()], [0, 0]);
+  });
+
+  it('is charged for what is lent: ordinary memory where the runtime can keep it in place, or with `pin`', async () => {
+    const budget = new FixedBudget(-1);
+    const a = testNode('127.21.13.1', { budget });
+    const away = { address: '127.21.13.200', port: 1 };
+    const used = (pin: boolean): number => {
+      const before = budget.used();
+      a.bind(0, { zerocopy: true, pin }).sendmsg(new Uint8Array(1000), away, { zerocopy: true, cookie: 1 });
+      return budget.used() - before;
+    };
+    assert.deepEqual([used(true), used(false)], [2, markProtects() ? 2 : 0]);
+    await a.close();
+    assert.equal(budget.used(), 0);
   });
 
   it('a kernel that pins no more for us is only a reason to copy', async () => {

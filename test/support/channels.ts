@@ -20,7 +20,7 @@ import {
   SOCK_STREAM,
   SOL_SOCKET,
 } from '../../src/sys/constants.ts';
-import { DEADLINE_MS, lendable, type PairOptions, waitFor } from './sockets.ts';
+import { closeWithReset, DEADLINE_MS, lendable, type PairOptions, waitFor } from './sockets.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 // The real ones: a test may put the global timers on virtual time.
@@ -88,7 +88,9 @@ export interface ChannelPair {
   readonly counters: ZerocopyCounters;
   /** Descriptor of the other end. */
   readonly peer: number;
-  close(): void;
+  /** close(2) of the other end, and one that sends RST. */
+  closePeer(): void;
+  resetPeer(): void;
 }
 
 export interface ChannelOptions extends PairOptions, Partial<TcpOptions> {
@@ -111,16 +113,32 @@ export async function channelPair(options: ChannelOptions = {}): Promise<Channel
   const watched = new Watched();
   const tcp: TcpOptions = { mode: 'force', ...options, counters };
   const channel = TcpChannel.adopt(client, { address, port: listening.port }, tcp, watched);
+  const closePeer = (close: (fd: number) => void): void => {
+    // Once: the number may belong to another socket by then.
+    if (open.get(channel) === peer) close(peer);
+    open.set(channel, undefined);
+  };
+  open.set(channel, peer);
   return {
     channel,
     watched,
     counters,
     peer,
-    close(): void {
-      channel.reset();
-      native().close(peer);
-    },
+    closePeer: () => closePeer(calls.close),
+    resetPeer: () => closePeer(closeWithReset),
   };
+}
+
+/** Channels of the test that runs, and their peers' descriptors while these are open. */
+const open = new Map<TcpChannel, number | undefined>();
+
+/** For `afterEach`: ends all channels and peers, so that a failed test leaves nothing that keeps the process alive. */
+export function closeChannels(): void {
+  for (const [channel, peer] of open) {
+    channel.reset();
+    if (peer !== undefined) calls.close(peer);
+  }
+  open.clear();
 }
 
 export function listen(address: string, options: PairOptions = {}): { fd: number; port: number } {
@@ -185,7 +203,7 @@ export function offer(channel: TcpChannel, ubuf: Ubuf, piece: Uint8Array): numbe
 
 /** Writes all of it, in pieces, and drops the owner's reference; resolves when it is accepted. */
 export async function write(
-  pair: ChannelPair,
+  pair: Pick<ChannelPair, 'channel' | 'watched'>,
   { ubuf, bytes }: Lent,
   pieceBytes: number = 1 << 20,
 ): Promise<void> {

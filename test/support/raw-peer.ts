@@ -117,6 +117,11 @@ export class RawConnection {
     return connection;
   }
 
+  /** Bytes of a message that is not whole yet. */
+  get partialBytes(): number {
+    return this.#partial.length;
+  }
+
   get kinds(): string[] {
     return this.messages.map(({ bytes }) => classify(bytes, 0));
   }

@@ -10,6 +10,7 @@ import { processEnvironment } from '../../src/rds/environment.ts';
 import { type NodeLimits, RdsNode } from '../../src/rds/node.ts';
 import type { RdsMessage } from '../../src/rds/received.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
+import { markProtects } from '../../src/sys/lend.ts';
 
 export const DEADLINE_MS = 20_000;
 
@@ -25,10 +26,13 @@ export interface TestNodeOptions {
 
 export function testNode(address: string, options: TestNodeOptions = {}): RdsNode {
   const { mode = 'auto', thresholdBytes, budget = new FixedBudget(-1), limits, nodes = new Map() } = options;
-  const environment = processEnvironment(
-    thresholdBytes === undefined ? { mode } : { mode, thresholdBytes },
-  );
+  const environment = processEnvironment(thresholdBytes === undefined ? { mode } : { mode, thresholdBytes });
   return new RdsNode(address, { ...environment, budget, nodes }, limits);
+}
+
+/** Memory that can be lent on this runtime: any, where a mark keeps it in place, else shared memory. */
+export function lendableBuffer(bytes: number): Buffer {
+  return markProtects() ? Buffer.from(new ArrayBuffer(bytes)) : Buffer.from(new SharedArrayBuffer(bytes));
 }
 
 /** Resolves once `condition` holds: it is asked now and at each of the events. */

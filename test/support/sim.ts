@@ -29,7 +29,10 @@ interface Event {
 export class World {
   readonly random: Random;
   now = 0;
-  readonly listeners: Map<string, { process: Process; accepted: (channel: Channel) => void }> = new Map<string, { process: Process; accepted: (channel: Channel) => void }>();
+  readonly listeners: Map<string, { process: Process; accepted: (channel: Channel) => void }> = new Map<
+    string,
+    { process: Process; accepted: (channel: Channel) => void }
+  >();
   readonly links: Set<Link> = new Set<Link>();
   #events: Event[] = [];
   #deferred: (() => void)[] = [];
@@ -320,7 +323,8 @@ export class SimChannel implements Channel {
   /** Moves bytes along, if none are moving already. */
   kick(): void {
     const pipe = this.#pipe;
-    if (pipe.moving || this.link.broken || (pipe.segments.length === 0 && (!pipe.finQueued || pipe.finSent))) return;
+    if (pipe.moving || this.link.broken || (pipe.segments.length === 0 && (!pipe.finQueued || pipe.finSent)))
+      return;
     pipe.moving = true;
     const { world } = this.link;
     const delay = Math.max(this.link.latency(), this.link.stalledUntil - world.now);
@@ -360,7 +364,8 @@ export class SimChannel implements Channel {
     }
     peer.readable = true;
     peer.#notify('readable');
-    const acknowledged = this.#written - pipe.segments.reduce((sum, segment) => sum + segment.bytes.byteLength, 0);
+    const acknowledged =
+      this.#written - pipe.segments.reduce((sum, segment) => sum + segment.bytes.byteLength, 0);
     if (moved > 0) world.at(this.link.latency(), () => this.#acknowledge(acknowledged));
     this.kick();
   }

@@ -15,6 +15,8 @@ export interface TestNodeOptions {
   /** Virtual milliseconds per real one. */
   readonly speed?: number;
   readonly socket?: SocketOptions;
+  /** The wall clock, from which sequence numbers start. */
+  readonly epochMs?: () => number;
   /** Share it between nodes that are to be in one process. */
   readonly nodes?: Map<string, RdsNode>;
 }
@@ -28,6 +30,8 @@ export interface Received {
 /** The port every test node listens on. */
 export const PORT = 4000;
 
+let exchanged = 0;
+
 export class TestNode {
   readonly node: RdsNode;
   readonly socket: RdsSocket;
@@ -37,13 +41,13 @@ export class TestNode {
   readonly cookies: number[] = [];
   /** While false the program does not read. */
   reading = true;
-  #sent = 0;
 
   constructor(address: string, options: TestNodeOptions = {}) {
     const environment = processEnvironment({ mode: options.mode ?? 'off' });
     const runtime = faster(environment.runtime, options.speed ?? 1);
     const nodes = options.nodes ?? new Map();
-    this.node = new RdsNode(address, { ...environment, runtime, nodes }, options.limits);
+    const epochMs = options.epochMs ?? environment.epochMs;
+    this.node = new RdsNode(address, { ...environment, runtime, nodes, epochMs }, options.limits);
     this.node.on('warning', (warning) => this.warnings.push(warning));
     this.socket = this.node.bind(PORT, options.socket);
     this.socket.on('readable', () => this.read());
@@ -80,7 +84,7 @@ export class TestNode {
       [this, other],
       [other, this],
     ] as const) {
-      const text = `${sender.address} ${sender.#sent++}`;
+      const text = `${sender.address} ${exchanged++}`;
       sender.socket.sendmsg(Buffer.from(text), { address: receiver.address, port: PORT });
       await until(`${text} at ${receiver.address}`, () => receiver.from(sender.address).includes(text));
     }

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { parentPort, workerData } from 'node:worker_threads';
 import { RdsNode } from '../../../src/rds/node.ts';
-import { turnsUntil } from '../../support/rds-nodes.ts';
+import { lendableBuffer, turnsUntil } from '../../support/rds-nodes.ts';
 
 export type WorkerEnd = 'terminated' | 'exit';
 
@@ -23,12 +23,16 @@ const MIB = 1024 * 1024;
 
 /** What message `k` holds; fresh memory each time. */
 export function payload(k: number): Buffer {
-  const bytes = Buffer.allocUnsafeSlow(MIB);
+  const bytes = lendableBuffer(MIB);
   for (let at = 0; at < bytes.length; at += 4) bytes.writeUInt32LE(((k + 1) * 0x9e3779b1 + at) >>> 0, at);
   return bytes;
 }
 
-export async function openAndLend(address: string, peer: string, { small = 0 } = {}): Promise<RdsNode> {
+export async function openAndLend(
+  address: string,
+  peer: string,
+  { small = 0 }: { small?: number } = {},
+): Promise<RdsNode> {
   const node = await RdsNode.open({ address, mode: 'force', thresholdBytes: 1024 });
   const socket = node.bind(4000, { zerocopy: true, sendBufferBytes: 16 * MIB });
   const to = { address: peer, port: 5000 };

@@ -1,0 +1,18 @@
+/** The tests with a kernel, in the order in which they run: see rds-kernel.guest.test.ts. */
+import { after, before, describe } from 'node:test';
+import { congestion } from './congestion.ts';
+import { data } from './data.ts';
+import { firstContact } from './first-contact.ts';
+import { Lab } from './lab.ts';
+import { losses } from './losses.ts';
+
+describe('RDS with a Linux kernel', () => {
+  const lab = new Lab();
+  before(() => lab.setUp(), { timeout: 120_000 });
+  after(() => lab.tearDown());
+
+  firstContact(lab);
+  data(lab);
+  congestion(lab);
+  losses(lab);
+});
