@@ -11,7 +11,7 @@
  *
  * Data that arrived before a reset stays readable after it; so an error is only reported once reads have met it.
  */
-import { errnoError, errnoName, errnoOf, type ZerotxError } from '../core/errors.ts';
+import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { type Native, native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
@@ -291,11 +291,6 @@ export class TcpChannel {
     this.#handler.connected?.();
     return !this.#closed;
   }
-}
-
-/** Names the error of a data-path result, for counters and logs. */
-export function resultName(n: number): string {
-  return n === 0 ? 'EOF' : errnoName(n);
 }
 
 /** False if flagged calls would never complete: the kernel ignores the flag on a socket that refused the option. */

@@ -11,17 +11,18 @@
 export { FixedBudget, type MemlockBudget } from '../core/budget.ts';
 export { ZerotxError } from '../core/errors.ts';
 export type { Outcome } from '../core/ubuf.ts';
-export type { CloseOptions } from './close-options.ts';
 export type { RdsCounters } from './counters.ts';
 export type { LaneStats, NodeStats } from './info.ts';
-export { type NodeEvents, type NodeLimits, type NodeOptions, RdsNode } from './node.ts';
+export { type NodeEvents, RdsNode } from './node.ts';
+export type {
+  AwaitSendOptions,
+  CloseOptions,
+  NodeLimits,
+  NodeOptions,
+  RdsAddress,
+  ReceiveOptions,
+  SendOptions,
+  SocketOptions,
+} from './options.ts';
 export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceived } from './received.ts';
-export {
-  type AwaitSendOptions,
-  type RdsAddress,
-  RdsSocket,
-  type ReceiveOptions,
-  type SendOptions,
-  type SocketEvents,
-  type SocketOptions,
-} from './socket.ts';
+export { RdsSocket, type SocketEvents } from './socket.ts';

@@ -159,7 +159,10 @@ export class Lane implements MessageSource {
     if (verdict === 'adopt') this.#adopt(channel);
     else if (verdict === 'wait' && this.#waiting.length < WAITING_MAX) this.#waiting.push(channel);
     else {
-      if (verdict === 'wait') this.#node.counters.accept_refused += 1;
+      if (verdict === 'wait') {
+        this.#node.counters.accept_refused += 1;
+        this.#node.warn('connection refused', this.address, `${WAITING_MAX} of its connections wait already`);
+      }
       channel.reset();
     }
     this.#arm();
@@ -236,7 +239,12 @@ export class Lane implements MessageSource {
 
   #adoptNext(): void {
     const channel = this.#waiting.shift();
-    if (channel !== undefined) this.#adopt(channel);
+    if (channel === undefined) return;
+    this.#adopt(channel);
+    // Only the newest can be alive: what the others still hold is read, and no data goes to them.
+    if (this.#waiting.length > 0) {
+      this.connection.drop(this.#node.runtime.now(), 'the peer opened another connection');
+    }
   }
 
   #handler(): ChannelHandler {

@@ -5,22 +5,13 @@
  * address, 127/8 included, is reached over TCP; so 127.0.0.1 and 127.0.0.2 in two processes are two hosts.
  */
 import { EventEmitter } from 'node:events';
-import {
-  checkInteger,
-  checkObject,
-  checkOptionalBoolean,
-  checkOptionalInteger,
-  checkString,
-  wrongRange,
-} from '../core/arguments.ts';
+import { checkString } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
 import { Deque } from '../core/deque.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { Ubuf } from '../core/ubuf.ts';
-import type { ZerocopyMode } from '../net/policy.ts';
 import { sequenceBase } from '../wire/rds.ts';
-import { compareIp, formatIp, isMapped, parseIp } from '../wire/sockaddr.ts';
-import { type CloseOptions, closeOptionsError } from './close-options.ts';
+import { compareIp, formatIp, isMapped, isUnicast, isUnspecified, parseIp } from '../wire/sockaddr.ts';
 import { LocalMap } from './congestion.ts';
 import { CookieQueue } from './cookies.ts';
 import { type RdsCounters, rdsCounters } from './counters.ts';
@@ -28,41 +19,21 @@ import { type Memory, processEnvironment, type RdsEnvironment } from './environm
 import { type NodeStats, nodeStats } from './info.ts';
 import { Lane, type LaneNode } from './lane.ts';
 import { BufferPool } from './memory.ts';
+import {
+  type CloseOptions,
+  checkNodeOptions,
+  checkSocketOptions,
+  closeOptionsError,
+  DEFAULT_BUFFER_BYTES,
+  defaultLimits,
+  type NodeLimits,
+  type NodeOptions,
+  type SocketOptions,
+} from './options.ts';
 import { ReceiveQueue } from './receive-queue.ts';
 import { type MessageSource, RdsMessage } from './received.ts';
-import { DEFAULT_BUFFER_BYTES, RdsSocket, type SocketOptions } from './socket.ts';
+import { RdsSocket } from './socket.ts';
 import type { Channel, Listener, Runtime, Transport } from './transport.ts';
-
-export interface NodeLimits {
-  /** Peers that may have a lane. Default 1024. */
-  readonly peers: number;
-  /** Received bytes that may wait to be read, per peer and in all, before TCP holds peers back. Default 64 and 512 MiB. */
-  readonly heldBytesPerPeer: number;
-  readonly heldBytes: number;
-  /** Free buffers kept for reuse. Default 64 MiB. */
-  readonly idlePoolBytes: number;
-}
-
-const MIB = 1024 * 1024;
-
-const defaultLimits: NodeLimits = {
-  peers: 1024,
-  heldBytesPerPeer: 64 * MIB,
-  heldBytes: 512 * MIB,
-  idlePoolBytes: 64 * MIB,
-};
-
-export interface NodeOptions {
-  /** The IP address to own, as text. */
-  readonly address: string;
-  /** When lent messages go to the kernel by MSG_ZEROCOPY: see net/policy.ts. Default 'auto'. */
-  readonly mode?: ZerocopyMode;
-  /** Pieces below this are copied by the kernel. Default 32 KiB. */
-  readonly thresholdBytes?: number;
-  /** The account that lent pages are charged to. Default: the process's, limited by RLIMIT_MEMLOCK. */
-  readonly budget?: MemlockBudget;
-  readonly limits?: Partial<NodeLimits>;
-}
 
 export interface NodeEvents {
   /** A lane to a peer is usable. */
@@ -166,17 +137,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
    * EADDRNOTAVAIL, EINVAL (not the address of one host), ZTX_NO_ADDON, or a TypeError or RangeError for a wrong argument.
    */
   static async open(options: NodeOptions): Promise<RdsNode> {
-    checkObject('options', options);
-    checkNodeAddress(options.address);
+    checkNodeOptions(options);
     const { mode = 'auto', thresholdBytes } = options;
-    if (!['auto', 'force', 'off'].includes(mode))
-      throw wrongRange('options.mode', "'auto', 'force' or 'off'", mode);
-    checkOptionalInteger('options.thresholdBytes', thresholdBytes, 1, 2 ** 31 - 1);
-    if (options.budget !== undefined) checkObject('options.budget', options.budget);
-    if (options.limits !== undefined) checkObject('options.limits', options.limits);
-    for (const [name, value] of Object.entries(options.limits ?? {})) {
-      checkInteger(`options.limits.${name}`, value, 1, Number.MAX_SAFE_INTEGER);
-    }
     const environment = processEnvironment(
       thresholdBytes === undefined ? { mode } : { mode, thresholdBytes },
     );
@@ -525,37 +487,4 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
       if (this.#notices.length > 0 || this.#due.size > 0) this.#scheduleEvents();
     }
   }
-}
-
-function checkSocketOptions(port: number, options: SocketOptions): void {
-  checkInteger('port', port, 0, 65535);
-  checkObject('options', options);
-  checkOptionalBoolean('options.zerocopy', options.zerocopy);
-  checkOptionalBoolean('options.pin', options.pin);
-  checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
-  checkOptionalInteger('options.sendBufferBytes', options.sendBufferBytes, 2304, 2 ** 31 - 1);
-  checkOptionalInteger('options.receiveBufferBytes', options.receiveBufferBytes, 2304, 2 ** 31 - 1);
-}
-
-function checkNodeAddress(address: unknown): void {
-  checkString('options.address', address);
-  let ip: Uint8Array | null = null;
-  try {
-    ip = parseIp(address);
-  } catch {
-    // Said below, with the name of the argument.
-  }
-  if (ip !== null && isUnicast(ip)) return;
-  const text = `open EINVAL: options.address "${address}" is not the IP address of one host`;
-  throw new ZerotxError('EINVAL', text, { syscall: 'open' });
-}
-
-/** 0.0.0.0 or ::. */
-function isUnspecified(ip: Uint8Array): boolean {
-  return ip.subarray(isMapped(ip) ? 12 : 0).every((byte) => byte === 0);
-}
-
-/** Neither unspecified, multicast nor the IPv4 broadcast address. */
-function isUnicast(ip: Uint8Array): boolean {
-  return !isUnspecified(ip) && (isMapped(ip) ? ip[12]! < 224 : ip[0] !== 0xff);
 }

@@ -13,64 +13,31 @@ import {
   checkOptionalInteger,
   checkSignal,
   checkString,
-  wrongType,
 } from '../core/arguments.ts';
 import { pinnedPages } from '../core/budget.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
-import { type CloseOptions, closeOptionsError } from './close-options.ts';
 import type { CookieQueue } from './cookies.ts';
 import { INLINE_BYTES_MAX } from './memory.ts';
 import type { Destination, RdsNode } from './node.ts';
+import {
+  type AwaitSendOptions,
+  type CloseOptions,
+  checkTarget,
+  closeOptionsError,
+  DEFAULT_BUFFER_BYTES,
+  type RdsAddress,
+  type ReceiveOptions,
+  type SendOptions,
+  type SocketOptions,
+} from './options.ts';
 import { type Attempt, PendingSends } from './pending.ts';
 import { fixedView, toPieces } from './pieces.ts';
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
 import type { Run, SendOwner } from './run.ts';
 import type { Timer } from './transport.ts';
-
-export interface RdsAddress {
-  /** IP address as text. */
-  readonly address: string;
-  /** RDS port, 0 to 65535; 0 is a ping. */
-  readonly port: number;
-}
-
-export interface SendOptions {
-  /** MSG_ZEROCOPY: lend the buffer instead of copying it. Needs `cookie`, and SO_ZEROCOPY on the socket. */
-  readonly zerocopy?: boolean;
-  /** RDS_CMSG_ZCOPY_COOKIE: 32 bits, chosen by the program, returned on completion. */
-  readonly cookie?: number;
-}
-
-export interface AwaitSendOptions {
-  readonly signal?: AbortSignal;
-  readonly timeoutMs?: number;
-}
-
-export interface ReceiveOptions {
-  /** MSG_PEEK: leave the message, and the cookies, where they are. */
-  readonly peek?: boolean;
-  /** False: no control messages; cookies stay for recvErrqueue() or a later call. */
-  readonly control?: boolean;
-}
-
-export interface SocketOptions {
-  /** SO_ZEROCOPY. */
-  readonly zerocopy?: boolean;
-  /**
-   * The program promises not to transfer a lent ArrayBuffer, so that ordinary Buffers are lent on Node 22, too, which
-   * cannot keep them in place (docs/ownership.md). Default false: they are copied there.
-   */
-  readonly pin?: boolean;
-  /** Bytes that may be queued or unacknowledged before EAGAIN. Default 8 MiB. At most one in 64 bytes messages. */
-  readonly sendBufferBytes?: number;
-  /** Bytes that may be queued for reading before peers are told that the port is congested. Default 8 MiB. */
-  readonly receiveBufferBytes?: number;
-  /** RDS_CONG_MONITOR: news of ports that may be free again come through recvmsg(). */
-  readonly congestionMonitor?: boolean;
-}
 
 export interface SocketEvents {
   /** recvmsg() has something: call it until it returns null. */
@@ -580,8 +547,6 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 }
 
-export const DEFAULT_BUFFER_BYTES: number = 8 * 1024 * 1024;
-
 const copied: Attempt = { withdraw: null };
 const localLent: Attempt = { withdraw: () => false };
 
@@ -597,15 +562,6 @@ const single: Uint8Array[] = [new Uint8Array(0)];
 function onePiece(piece: Uint8Array): readonly Uint8Array[] {
   single[0] = piece;
   return single;
-}
-
-function checkTarget(to: RdsAddress, syscall: string): void {
-  if (typeof to !== 'object' || to === null) throw wrongType('to', 'an object { address, port }', to);
-  const { port } = to;
-  if (typeof port !== 'number') throw wrongType('to.port', 'of type number', port);
-  if (Number.isInteger(port) && port >= 0 && port <= 65535) return;
-  const text = `${syscall} EINVAL: to.port must be an integer from 0 to 65535, got ${port}`;
-  throw new ZerotxError('EINVAL', text, { syscall });
 }
 
 function cancelled(why: string): ZerotxError {

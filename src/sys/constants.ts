@@ -8,8 +8,6 @@ export const AF_UNSPEC = 0;
 export const AF_UNIX = 1;
 export const AF_INET = 2;
 export const AF_INET6 = 10;
-export const AF_RDS = 21;
-export const AF_VSOCK = 40;
 
 export const SOCK_STREAM = 1;
 export const SOCK_DGRAM = 2;
@@ -17,65 +15,39 @@ export const SOCK_SEQPACKET = 5;
 
 export const IPPROTO_IP = 0;
 export const IPPROTO_TCP = 6;
-export const IPPROTO_UDP = 17;
 export const IPPROTO_IPV6 = 41;
 
-export const SHUT_RD = 0;
 export const SHUT_WR = 1;
-export const SHUT_RDWR = 2;
 
 // asm-generic/socket.h
 export const SOL_SOCKET = 1;
 export const SO_REUSEADDR = 2;
 export const SO_ERROR = 4;
-export const SO_BROADCAST = 6;
 export const SO_SNDBUF = 7;
 export const SO_RCVBUF = 8;
 export const SO_KEEPALIVE = 9;
 export const SO_LINGER = 13;
-export const SO_REUSEPORT = 15;
-export const SO_BINDTODEVICE = 25;
-export const SO_MARK = 36;
-export const SO_MAX_PACING_RATE = 47;
-export const SO_INCOMING_CPU = 49;
 export const SO_ZEROCOPY = 60;
 
 // linux/tcp.h
 export const TCP_NODELAY = 1;
-export const TCP_MAXSEG = 2;
-export const TCP_CORK = 3;
 export const TCP_KEEPIDLE = 4;
 export const TCP_KEEPINTVL = 5;
 export const TCP_KEEPCNT = 6;
 export const TCP_INFO = 11;
-export const TCP_CONGESTION = 13;
-export const TCP_USER_TIMEOUT = 18;
-export const TCP_NOTSENT_LOWAT = 25;
-
-// linux/udp.h
-export const UDP_SEGMENT = 103;
-export const UDP_GRO = 104;
 
 // linux/in.h, linux/in6.h
-export const IP_TOS = 1;
-export const IP_TTL = 2;
-export const IP_MTU_DISCOVER = 10;
 export const IP_RECVERR = 11;
-export const IP_MTU = 14;
-export const IP_FREEBIND = 15;
-export const IPV6_RECVERR = 25;
 export const IPV6_V6ONLY = 26;
 
 // linux/socket.h; the addon adds MSG_DONTWAIT and MSG_NOSIGNAL itself
 export const MSG_PEEK = 0x2;
 export const MSG_TRUNC = 0x20;
-export const MSG_EOR = 0x80;
 export const MSG_MORE = 0x8000;
 export const MSG_ZEROCOPY = 0x4000000;
 
 // linux/eventpoll.h; the addon adds EPOLLET itself
 export const EPOLLIN = 0x1;
-export const EPOLLPRI = 0x2;
 export const EPOLLOUT = 0x4;
 export const EPOLLERR = 0x8;
 export const EPOLLHUP = 0x10;

@@ -155,3 +155,13 @@ function longestZeroRun(words: readonly number[]): [start: number, length: numbe
   });
   return best;
 }
+
+/** 0.0.0.0 or ::. */
+export function isUnspecified(ip: Uint8Array): boolean {
+  return ip.subarray(isMapped(ip) ? 12 : 0).every((byte) => byte === 0);
+}
+
+/** Neither unspecified, multicast nor the IPv4 broadcast address. */
+export function isUnicast(ip: Uint8Array): boolean {
+  return !isUnspecified(ip) && (isMapped(ip) ? ip[12]! < 224 : ip[0] !== 0xff);
+}

@@ -25,7 +25,7 @@ export interface GuestOptions {
 }
 
 const BOOT_MS = 60_000;
-const COMMAND_SECONDS = 60;
+const COMMAND_SECONDS = 20;
 /** The guest ends a command by itself; if it does not, it hangs. */
 const GRACE_MS = 5000;
 const CONSOLE_CHARACTERS = 4000;

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
-import { resultName, TcpChannel, type TcpOptions } from '../../src/net/tcp.ts';
+import { TcpChannel, type TcpOptions } from '../../src/net/tcp.ts';
 import { listenTcp } from '../../src/net/tcp-listener.ts';
 import { zerocopyCounters } from '../../src/net/zerocopy.ts';
 import { native } from '../../src/sys/binding.ts';
@@ -172,11 +172,6 @@ describe('readiness', { timeout: 3 * DEADLINE_MS }, () => {
     assert.equal(channel.readv([into], 1), 1);
     assert.equal(channel.readv([into], 1), -errnoOf('EAGAIN'));
     assert.equal(channel.readable, false);
-  });
-
-  it('has names for what calls return', () => {
-    assert.equal(resultName(0), 'EOF');
-    assert.equal(resultName(-errnoOf('EPIPE')), 'EPIPE');
   });
 });
 

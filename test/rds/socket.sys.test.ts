@@ -6,8 +6,9 @@ import { randomFillSync } from 'node:crypto';
 import { once } from 'node:events';
 import { after, describe, it } from 'node:test';
 import { Deque } from '../../src/core/deque.ts';
+import type { RdsAddress } from '../../src/rds/options.ts';
 import type { RdsMessage } from '../../src/rds/received.ts';
-import type { RdsAddress, RdsSocket } from '../../src/rds/socket.ts';
+import type { RdsSocket } from '../../src/rds/socket.ts';
 import { Random } from '../support/random.ts';
 import {
   assertIdle,

@@ -295,7 +295,9 @@ export class RdsDriver implements ConnectionHost, SendOwner {
 
   adoptNext(): void {
     const channel = this.waiting.shift();
-    if (channel !== undefined) this.#adopt(channel);
+    if (channel === undefined) return;
+    this.#adopt(channel);
+    if (this.waiting.length > 0) this.connection.drop(this.nowMs, 'the peer opened another connection');
   }
 
   wake(): void {

@@ -337,7 +337,10 @@ export class SimChannel implements Channel {
   #move(): void {
     const { world } = this.link;
     if (this.link.broken) return;
-    if (world.now < this.link.stalledUntil) return this.kick();
+    if (world.now < this.link.stalledUntil) {
+      this.kick();
+      return;
+    }
     const pipe = this.#pipe;
     const { peer } = this;
     if (peer.#closed && pipe.segments.length > 0) {

@@ -4,8 +4,9 @@
  */
 import assert from 'node:assert/strict';
 import { processEnvironment } from '../../src/rds/environment.ts';
-import { type NodeLimits, RdsNode } from '../../src/rds/node.ts';
-import type { RdsSocket, SocketOptions } from '../../src/rds/socket.ts';
+import { RdsNode } from '../../src/rds/node.ts';
+import type { NodeLimits, SocketOptions } from '../../src/rds/options.ts';
+import type { RdsSocket } from '../../src/rds/socket.ts';
 import type { Runtime } from '../../src/rds/transport.ts';
 import { until } from './raw-peer.ts';
 
