@@ -69,6 +69,8 @@ export class Lane implements MessageSource {
   #channel: Channel | null = null;
   /** Inbound connections that wait for the lane to be free, oldest first. */
   readonly #waiting: Channel[] = [];
+  /** What a write to the current channel met, -errno; 0 while all is well. */
+  #brokenBy = 0;
   #pumpScheduled = false;
   #heldBytes = 0;
   #paused = false;
@@ -264,6 +266,7 @@ export class Lane implements MessageSource {
   #closeChannel(how: 'close' | 'reset'): void {
     const channel = this.#channel;
     this.#channel = null;
+    this.#brokenBy = 0;
     this.#ackPollAtMs = Number.POSITIVE_INFINITY;
     if (how === 'close') channel?.close();
     else channel?.reset();
@@ -325,6 +328,7 @@ export class Lane implements MessageSource {
   /** A write met an error. What the peer sent before it is still to be read; the read then meets the error, too. */
   #broken(result: number): void {
     const before = this.#channel;
+    this.#brokenBy = result;
     this.#read();
     if (this.#channel !== before || before === null) return;
     if (!this.#paused) this.connection.failed(this.#node.runtime.now(), errnoName(result));
@@ -383,8 +387,10 @@ export class Lane implements MessageSource {
   #readEnded(result: number): void {
     const now = this.#node.runtime.now();
     this.checkAcks();
-    if (result === 0) this.connection.peerEnded(now);
-    else this.connection.failed(now, errnoName(result));
+    // The socket reports an error once: if a write met it, reading ends as if the peer had said FIN.
+    const failure = result === 0 ? this.#brokenBy : result;
+    if (failure === 0) this.connection.peerEnded(now);
+    else this.connection.failed(now, errnoName(failure));
   }
 
   #arm(): void {

@@ -45,7 +45,8 @@ function explained(error: unknown, address: string): unknown {
     const text = `TCP port ${RDS_TCP_PORT} is taken on ${address}: another RDS node has it, or the kernel module rds_tcp (rmmod rds_tcp, or use another address)`;
     return new ZerotxError('EADDRINUSE', text, { ...details, next: 'fatal' });
   }
-  if (error.code === 'EADDRNOTAVAIL') {
+  // EAFNOSUPPORT: the host was started without IPv6, so it has no such address either.
+  if (error.code === 'EADDRNOTAVAIL' || error.code === 'EAFNOSUPPORT') {
     const text = `${address} is not an address of this host: open an RdsNode with one that "ip address" lists`;
     return new ZerotxError('EADDRNOTAVAIL', text, details);
   }

@@ -32,18 +32,25 @@ sysctl -q -w net.core.wmem_max=${BUFFER_BYTES_MAX} net.core.rmem_max=${BUFFER_BY
 ip link set lo up
 ip address add $(sed 's/.*zerotx.address=\\([^ ]*\\).*/\\1/' /proc/cmdline) dev eth0
 ip link set eth0 up
-echo "0 exit 0"
-while read -r id limit command; do
-  { timeout -s KILL $limit sh -c "$command" 2>&1; echo "exit $?"; } | while IFS= read -r line; do echo "$id $line"; done &
-done
+sh /commands
 `;
 }
+
+/**
+ * Each command is started by a subshell that ends at once, so that it is a child of process 1 and not of this loop: a
+ * child's end would interrupt busybox's `read`, which then forgets what it has read of the line.
+ */
+const commands = `echo "0 exit 0"
+while read -r id limit command; do (
+  { timeout -s KILL $limit sh -c "$command" 2>&1; echo "exit $?"; } | while IFS= read -r line; do echo "$id $line"; done &
+) done
+`;
 
 /** Builds the archive, and returns its path: it is the same for the same parts. */
 export async function initramfs(kernel: GuestKernel): Promise<string> {
   const script = init(kernel.modules);
   const hash = createHash('sha256')
-    .update(script)
+    .update(script + commands)
     .update(await readFile(helperSource))
     .update(kernel.modules.join('\n'))
     .digest('hex')
@@ -62,6 +69,7 @@ export async function initramfs(kernel: GuestKernel): Promise<string> {
     for (const path of kernel.modules) await copyFile(path, join(root, 'modules', basename(path)));
     await run('gcc', ['-O2', '-Wall', '-Wextra', '-static', helperSource, '-o', join(root, 'bin/rds-guest')]);
     await writeFile(join(root, 'init'), script, { mode: 0o755 });
+    await writeFile(join(root, 'commands'), commands);
     await run('sh', ['-c', 'find . | cpio --quiet -o -H newc >"$0"', `${archive}.${process.pid}`], { cwd: root });
     await rename(`${archive}.${process.pid}`, archive);
     return archive;
