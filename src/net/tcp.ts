@@ -180,6 +180,11 @@ export class TcpChannel {
   /** Bytes read; 0 at the end of the stream; -EAGAIN when there is nothing; another -errno when the connection is gone. */
   readv(views: readonly Uint8Array[], count: number): number {
     const n = this.#sys.readv(this.#fd, views, count);
+    if (n === 0) {
+      // Behind a FIN reads meet no error any more (SOCK_DONE, tcp_recvmsg): a reset that came after it is only seen here.
+      const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
+      return error > 0 ? -error : 0;
+    }
     if (n === EAGAIN) this.readable = false;
     else if (n > 0 && !this.#ending) {
       // A short read emptied the buffer, and what comes later raises an edge of its own: that spares a call for EAGAIN.

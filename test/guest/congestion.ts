@@ -12,13 +12,15 @@ const COUNTER_READS_MAX = 200;
 export function congestion(lab: Lab): void {
   describe('congestion', () => {
     for (const { role, address } of roles) {
-      it(`${role}: ENOBUFS while the kernel's program does not read, then 'writable'`, { timeout: 30_000 }, async () => {
+      it(`${role}: ENOBUFS while the kernel's program does not read, then 'writable'`, {
+        timeout: 30_000,
+      }, async () => {
         const node = lab.node(address);
         const socket = node.bind(lab.port());
         const flow = { bytes: 1000, count: 200 };
         const fifo = `/tmp/${lab.port()}`;
         await lab.guest.run(`mkfifo ${fifo}`);
-        const { job, to } = await lab.receiver(flow, `hold=${fifo} rcvbuf=${BUFFER_BYTES}`);
+        const { job, to } = await lab.receiver(flow, { hold: fifo, rcvbuf: BUFFER_BYTES });
         let next = 0;
         const sendNext = (): number => socket.sendmsg(pattern(next, flow.bytes), to);
         // Twice what fits, so that the map is sure to come.
@@ -39,11 +41,13 @@ export function congestion(lab: Lab): void {
 
       for (const nonblock of [true, false]) {
         const kind = nonblock ? 'non-blocking' : 'blocking';
-        it(`${role}: a ${kind} sender of the kernel waits while we do not read`, { timeout: 30_000 }, async () => {
+        it(`${role}: a ${kind} sender of the kernel waits while we do not read`, {
+          timeout: 30_000,
+        }, async () => {
           const socket = lab.node(address).bind(lab.port(), { receiveBufferBytes: BUFFER_BYTES });
           const flow = { bytes: 1000, count: 200 };
           const before = await lab.kernelCounter('cong_send_blocked');
-          const job = lab.sender(flow, socket, nonblock ? 'nonblock=1' : '');
+          const job = lab.sender(flow, socket, { nonblock });
           if (nonblock) await job.line('congested');
           else await counted(lab, 'cong_send_blocked', before + 1);
           assert.ok(socket.unreadBytes > BUFFER_BYTES);

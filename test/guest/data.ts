@@ -20,16 +20,30 @@ export function data(lab: Lab): void {
       for (const zerocopy of [false, true]) {
         for (const flow of flows) {
           const name = `${role}: ${flow.count} messages of ${flow.bytes} bytes each way, ${zerocopy ? 'lent' : 'copied'}`;
-          it(name, { timeout: 60_000 }, () => bothWays(lab, address, flow, zerocopy));
+          it(name, { timeout: 60_000 }, async () => {
+            await bothWays(lab, address, flow, zerocopy);
+            assertIdle(lab.node(address));
+          });
         }
       }
+
+      it(`${role}: many sockets at once`, { timeout: 60_000 }, async () => {
+        const many = flows.flatMap(({ bytes, count }) => [
+          { flow: { bytes, count: Math.ceil(count / 2) }, zerocopy: false },
+          { flow: { bytes: bytes - 1, count: Math.ceil(count / 2) }, zerocopy: true },
+        ]);
+        await Promise.all(many.map(({ flow, zerocopy }) => bothWays(lab, address, flow, zerocopy)));
+        assertIdle(lab.node(address));
+      });
 
       it(`${role}: messages are echoed`, { timeout: 60_000 }, async () => {
         const socket = lab.node(address).bind(lab.port());
         const flow = { bytes: 3000, count: 50 };
         const port = lab.port();
         const to = { address: GUEST, port };
-        const job = lab.guest.start(`rds-guest echo at=${GUEST}:${port} size=${flow.bytes} count=${flow.count}`);
+        const job = lab.guest.start(
+          `rds-guest echo at=${GUEST}:${port} size=${flow.bytes} count=${flow.count}`,
+        );
         await job.line('bound');
         for (let i = 0; i < flow.count; i++) socket.sendmsg(pattern(i, flow.bytes), to);
         await receiveFlow(socket, flow);
@@ -66,10 +80,9 @@ async function bothWays(lab: Lab, address: string, flow: Flow, zerocopy: boolean
   const node = lab.node(address);
   const socket = node.bind(lab.port(), { zerocopy });
   const { job: receiver, to } = await lab.receiver(flow);
-  const sender = lab.sender(flow, socket, zerocopy ? 'zerocopy=1' : '');
+  const sender = lab.sender(flow, socket, { zerocopy });
   await Promise.all([sendFlow(socket, flow, to), receiveFlow(socket, flow)]);
   await Promise.all([receiver.done, sender.done]);
   await turnsUntil(() => socket.queuedBytes === 0);
   await socket.close();
-  assertIdle(node);
 }

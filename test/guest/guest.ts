@@ -152,10 +152,7 @@ export class Guest {
   }
 
   #expect(id: number, job: GuestJob, limitMs: number): GuestJob {
-    const timer = setTimeout(
-      () => job.ended(-1, `not within ${limitMs} ms\n${this.#console}`),
-      limitMs,
-    );
+    const timer = setTimeout(() => job.ended(-1, `not within ${limitMs} ms\n${this.#console}`), limitMs);
     this.#jobs.set(id, { job, timer });
     job.done.catch(() => {}).finally(() => clearTimeout(timer));
     return job;

@@ -70,7 +70,9 @@ export async function initramfs(kernel: GuestKernel): Promise<string> {
     await run('gcc', ['-O2', '-Wall', '-Wextra', '-static', helperSource, '-o', join(root, 'bin/rds-guest')]);
     await writeFile(join(root, 'init'), script, { mode: 0o755 });
     await writeFile(join(root, 'commands'), commands);
-    await run('sh', ['-c', 'find . | cpio --quiet -o -H newc >"$0"', `${archive}.${process.pid}`], { cwd: root });
+    await run('sh', ['-c', 'find . | cpio --quiet -o -H newc >"$0"', `${archive}.${process.pid}`], {
+      cwd: root,
+    });
     await rename(`${archive}.${process.pid}`, archive);
     return archive;
   } finally {

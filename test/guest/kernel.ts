@@ -45,11 +45,12 @@ export async function missingPrograms(): Promise<string | null> {
   return missing.length === 0 ? null : `needs the packages ${missing.join(', ')}`;
 }
 
-/** The kernel that Debian's linux-image-amd64 stands for now, from the cache or from apt. */
+/**
+ * The kernel that Debian's linux-image-amd64 stands for now, or the package that ZEROTX_GUEST_KERNEL names: from the cache
+ * or from apt.
+ */
 export async function guestKernel(): Promise<GuestKernel> {
-  const { stdout } = await run('apt-cache', ['depends', 'linux-image-amd64']);
-  const debianPackage = /Depends: (linux-image-\S+)/.exec(stdout)?.[1];
-  if (debianPackage === undefined) throw new Error('apt knows no linux-image-amd64: run apt-get update');
+  const debianPackage = process.env.ZEROTX_GUEST_KERNEL ?? (await currentPackage());
   const folder = join(cacheFolder, debianPackage);
   const cached = await access(folder).then(
     () => true,
@@ -58,6 +59,13 @@ export async function guestKernel(): Promise<GuestKernel> {
   if (!cached) await unpack(debianPackage, folder);
   const version = debianPackage.slice('linux-image-'.length);
   return { version, image: join(folder, 'boot', `vmlinuz-${version}`), modules: await moduleOrder(folder) };
+}
+
+async function currentPackage(): Promise<string> {
+  const { stdout } = await run('apt-cache', ['depends', 'linux-image-amd64']);
+  const name = /Depends: (linux-image-\S+)/.exec(stdout)?.[1];
+  if (name === undefined) throw new Error('apt knows no linux-image-amd64: run apt-get update');
+  return name;
 }
 
 /** Into a folder of a passing name first, so that what has its name is complete. */
@@ -69,7 +77,10 @@ async function unpack(debianPackage: string, folder: string): Promise<void> {
     const [file] = await readdir(partial);
     if (file === undefined) throw new Error(`apt-get download ${debianPackage} brought nothing`);
     const kernel = `./lib/modules/${debianPackage.slice('linux-image-'.length)}/kernel`;
-    const members = ['./boot', ...[...moduleFolders, ...moduleFoldersOfNet].map((path) => `${kernel}/${path}`)];
+    const members = [
+      './boot',
+      ...[...moduleFolders, ...moduleFoldersOfNet].map((path) => `${kernel}/${path}`),
+    ];
     const tar = `dpkg-deb --fsys-tarfile "$0" | tar -x "$@"`;
     await run('sh', ['-c', tar, file, ...members], { cwd: partial });
     await rm(join(partial, file));
@@ -88,11 +99,12 @@ async function moduleOrder(folder: string): Promise<string[]> {
   const order: string[] = [];
   const add = async (name: string): Promise<void> => {
     const path = paths.get(name);
-    if (path === undefined) throw new Error(`no module ${name} in ${folder}`);
-    if (order.includes(path)) return;
+    // Without a file it is built in, as virtio_pci is in later kernels.
+    if (path === undefined || order.includes(path)) return;
     for (const needed of dependencies(await readFile(path))) await add(needed);
     order.push(path);
   };
+  if (!paths.has('rds_tcp')) throw new Error(`no rds_tcp.ko in ${folder}`);
   for (const name of wanted) await add(name);
   return order;
 }

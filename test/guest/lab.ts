@@ -10,17 +10,38 @@ import { Guest, type GuestJob } from './guest.ts';
 import { initramfs } from './initramfs.ts';
 import { guestKernel } from './kernel.ts';
 import { BYE, checkMessage, pattern } from './messages.ts';
-import { makeTap } from './namespace.ts';
+import { makeTap, setLink } from './namespace.ts';
 
 export const GUEST = '10.77.0.100';
 
-/** For each role two addresses: the kernel never forgets a peer, so that first contact needs one of its own. */
-export const roles = [
-  { role: 'as the smaller address', address: '10.77.0.1', calledFirst: '10.77.0.2', restarted: '10.77.0.3' },
-  { role: 'as the larger address', address: '10.77.0.201', calledFirst: '10.77.0.202', restarted: '10.77.0.203' },
+/** The kernel never forgets a peer, so that each kind of first contact needs an address of its own. */
+export interface Role {
+  readonly role: string;
+  readonly address: string;
+  readonly calledFirst: string;
+  readonly bothAtOnce: string;
+  readonly withoutPings: string;
+  readonly restarted: string;
+}
+
+function addresses(first: number): Omit<Role, 'role'> {
+  const address = (i: number): string => `10.77.0.${first + i}`;
+  return {
+    address: address(0),
+    calledFirst: address(1),
+    bothAtOnce: address(2),
+    withoutPings: address(3),
+    restarted: address(4),
+  };
+}
+
+export const roles: readonly Role[] = [
+  { role: 'as the smaller address', ...addresses(1) },
+  { role: 'as the larger address', ...addresses(201) },
 ] as const;
 
 const TAP = 'zt0';
+const PROGRAM_BUFFER_BYTES = 4 * 1024 * 1024;
 
 export interface Flow {
   readonly bytes: number;
@@ -38,24 +59,17 @@ export class Lab {
   }
 
   async setUp(): Promise<void> {
+    const ours = roles.flatMap(({ role: _, ...each }) => Object.values<string>(each));
     makeTap(
       TAP,
-      roles.flatMap(({ address, calledFirst, restarted }) =>
-        [address, calledFirst, restarted].map((text) => `${text}/24`),
-      ),
+      ours.map((address) => `${address}/24`),
     );
-    await this.#boot();
+    await this.boot();
   }
 
   async tearDown(): Promise<void> {
     await this.#guest?.stop();
     await Promise.all([...this.#nodes.values()].map((node) => node.close()));
-  }
-
-  /** The power goes, and comes back: nothing of the old kernel says good-bye. */
-  async reboot(): Promise<void> {
-    await this.guest.stop();
-    await this.#boot();
   }
 
   /** Our node with this address, open from its first use on. */
@@ -73,20 +87,30 @@ export class Lab {
   }
 
   /** A program of the guest that receives `flow`, bound already. */
-  async receiver(flow: Flow, more = ''): Promise<{ job: GuestJob; to: { address: string; port: number } }> {
-    const port = this.port();
-    const { bytes, count } = flow;
-    const command = `rds-guest recv at=${GUEST}:${port} size=${bytes} count=${count} rcvbuf=4194304 ${more}`;
-    const job = this.guest.start(command);
+  async receiver(
+    flow: Flow,
+    options: { port?: number; rcvbuf?: number; hold?: string; seconds?: number } = {},
+  ): Promise<{ job: GuestJob; to: { address: string; port: number } }> {
+    const { port = this.port(), rcvbuf = PROGRAM_BUFFER_BYTES, hold, seconds } = options;
+    const flags = [`rcvbuf=${rcvbuf}`, ...(hold === undefined ? [] : [`hold=${hold}`])];
+    const job = this.guest.start(
+      `rds-guest recv at=${GUEST}:${port} ${flowFlags(flow)} ${flags.join(' ')}`,
+      seconds,
+    );
     await job.line('bound');
     return { job, to: { address: GUEST, port } };
   }
 
   /** A program of the guest that sends `flow` to `socket`. */
-  sender(flow: Flow, socket: RdsSocket, more = ''): GuestJob {
-    const { bytes, count } = flow;
+  sender(
+    flow: Flow,
+    socket: RdsSocket,
+    options: { sndbuf?: number; nonblock?: boolean; zerocopy?: boolean } = {},
+  ): GuestJob {
+    const { sndbuf = PROGRAM_BUFFER_BYTES, nonblock = false, zerocopy = false } = options;
     const at = `at=${GUEST}:${this.port()} to=${socket.address}:${socket.port}`;
-    return this.guest.start(`rds-guest send ${at} size=${bytes} count=${count} sndbuf=4194304 ${more}`);
+    const flags = `sndbuf=${sndbuf} nonblock=${Number(nonblock)} zerocopy=${Number(zerocopy)}`;
+    return this.guest.start(`rds-guest send ${at} ${flowFlags(flow)} ${flags}`);
   }
 
   /** A counter of the guest's kernel. */
@@ -97,12 +121,21 @@ export class Lab {
     return Number(line.slice(name.length));
   }
 
-  async #boot(): Promise<void> {
+  /** The cable between us and the guest. */
+  link(state: 'up' | 'down'): void {
+    setLink(TAP, state);
+  }
+
+  async boot(): Promise<void> {
     const kernel = await guestKernel();
     const archive = await initramfs(kernel);
     const address = `${GUEST}/24`;
     this.#guest = await Guest.boot({ image: kernel.image, initramfs: archive, tap: TAP, address });
   }
+}
+
+function flowFlags({ bytes, count }: Flow): string {
+  return `size=${bytes} count=${count}`;
 }
 
 /** Sends `flow` and a bye, each message as soon as there is room; resolves when every buffer is ours again. */

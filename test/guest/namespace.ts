@@ -41,6 +41,10 @@ export function makeTap(name: string, addresses: readonly string[]): void {
   ip('link', 'set', name, 'up');
 }
 
+export function setLink(name: string, state: 'up' | 'down'): void {
+  ip('link', 'set', name, state);
+}
+
 function ip(...args: string[]): void {
   execFileSync('ip', args, { stdio: ['ignore', 'ignore', 'inherit'] });
 }

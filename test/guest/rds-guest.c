@@ -166,17 +166,22 @@ static size_t receive(int fd, uint8_t *bytes, struct sockaddr_in *from)
 }
 
 /* Any other message here is one too many. */
+static void check_bye(const uint8_t *bytes, size_t n)
+{
+	if (n < 4 || index_of(bytes) != BYE) {
+		printf("failed bye: message %u of %zu bytes\n", n >= 4 ? index_of(bytes) : 0, n);
+		exit(1);
+	}
+	printf("bye\n");
+}
+
 static void wait_for_bye(int fd)
 {
 	static uint8_t bytes[MESSAGE_MAX];
 	struct sockaddr_in from;
 	size_t n = receive(fd, bytes, &from);
 
-	if (n < 4 || index_of(bytes) != BYE) {
-		printf("failed bye: message %u of %zu bytes\n", n >= 4 ? index_of(bytes) : 0, n);
-		exit(1);
-	}
-	printf("bye\n");
+	check_bye(bytes, n);
 }
 
 static int run_receiver(int echo)
@@ -202,17 +207,28 @@ static int run_receiver(int echo)
 	return 0;
 }
 
-/* Takes the cookies of one record; returns how many, 0 if there was none. */
+/* The bye came with a completion, or before one. */
+static int bye_seen;
+
+/* Takes the cookies of one record, and a bye; returns how many cookies. */
 static int reap(int fd, uint8_t *done)
 {
+	uint8_t bytes[4];
+	struct iovec iov = { .iov_base = bytes, .iov_len = sizeof(bytes) };
 	char control[CMSG_SPACE(sizeof(struct rds_zcopy_cookies))];
-	struct msghdr msg = { .msg_control = control, .msg_controllen = sizeof(control) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)
+	};
 	struct rds_zcopy_cookies cookies;
+	ssize_t n = recvmsg(fd, &msg, MSG_DONTWAIT);
 
-	if (recvmsg(fd, &msg, MSG_DONTWAIT) < 0) {
-		if (errno == EAGAIN)
-			return 0;
+	if (n < 0 && errno == EAGAIN)
+		return 0;
+	if (n < 0)
 		fail("recvmsg (completion)");
+	if (n > 0) {
+		check_bye(bytes, (size_t)n);
+		bye_seen = 1;
 	}
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
 		if (c->cmsg_level != SOL_RDS || c->cmsg_type != RDS_CMSG_ZCOPY_COMPLETION)
@@ -292,7 +308,8 @@ static int run_sender(void)
 		}
 	if (zerocopy)
 		printf("completed %u\n", count);
-	wait_for_bye(fd);
+	if (!bye_seen)
+		wait_for_bye(fd);
 	return 0;
 }
 

@@ -8,7 +8,13 @@ import { losses } from './losses.ts';
 
 describe('RDS with a Linux kernel', () => {
   const lab = new Lab();
-  before(() => lab.setUp(), { timeout: 120_000 });
+  before(
+    async () => {
+      await lab.setUp();
+      console.log(`the guest runs Linux ${await lab.guest.run('uname -r')}`);
+    },
+    { timeout: 120_000 },
+  );
   after(() => lab.tearDown());
 
   firstContact(lab);
