@@ -188,6 +188,15 @@ static napi_value zt_outq(napi_env napi, napi_callback_info info) {
   return outcome(&call, result < 0 ? result : queued);
 }
 
+static napi_value zt_inq(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  OURS(call, fd);
+  int queued = 0;
+  int result = ioctl(fd, SIOCINQ, &queued);
+  return outcome(&call, result < 0 ? result : queued);
+}
+
 static napi_value zt_outstanding(napi_env napi, napi_callback_info info) {
   CALL(call);
   ARG_INT(call, 0, fd);
@@ -232,6 +241,7 @@ const struct export socket_exports[] = {
     {"abort", zt_abort},
     {"close", zt_close},
     {"outq", zt_outq},
+    {"inq", zt_inq},
     {"outstanding", zt_outstanding},
     {NULL, NULL},
 };

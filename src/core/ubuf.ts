@@ -49,6 +49,13 @@ export class Ubuf {
     this.#queue = queue;
   }
 
+  /** The memory is no longer what was lent: its ArrayBuffer was detached or shrunk by the program. */
+  get taken(): boolean {
+    let total = 0;
+    for (const piece of this.iov) total += piece.byteLength;
+    return total !== this.byteLength;
+  }
+
   /** References now; 0 means dead. */
   get refs(): number {
     return this.#refs;

@@ -38,6 +38,8 @@ export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, ho
     quarantinedBytes = engine.pendingBytes();
     held.quarantinedSockets += 1;
     held.quarantinedBytes += quarantinedBytes;
+    // Nothing more can be done: it must not keep the process from ending.
+    registration.unref();
   };
   held.lingering += 1;
   // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up

@@ -17,8 +17,8 @@ export interface PolicyOptions {
   readonly mode: ZerocopyMode;
   /** Smaller pieces are copied. */
   readonly thresholdBytes: number;
-  /** The peer is on this host's loopback. */
-  readonly loopback: boolean;
+  /** The peer is on this host; asked once, when the first piece is large enough to matter. */
+  readonly loopback: () => boolean;
 }
 
 /** TCP breaks even near 8 KiB with a cold source; the callback and the record cost a Node program more. */
@@ -32,7 +32,8 @@ const PENALTY_CALLS_MAX = 1024;
 
 export class ZerocopyPolicy {
   readonly options: PolicyOptions;
-  #lending: boolean;
+  /** Null until the first question. */
+  #lending: boolean | null = null;
   #completions = 0;
   #copiedCompletions = 0;
   #reprobeAtMs = Number.POSITIVE_INFINITY;
@@ -42,28 +43,32 @@ export class ZerocopyPolicy {
 
   constructor(options: PolicyOptions) {
     this.options = options;
-    this.#lending = options.mode === 'force' || (options.mode === 'auto' && !options.loopback);
   }
 
-  /** True if a piece of `bytes` should go in a flagged call now. */
+  /** True if a call that carries `bytes` should be a flagged one now. Asking again changes nothing. */
   lends(bytes: number, nowMs: number): boolean {
-    if (bytes < this.options.thresholdBytes) return false;
-    if (!this.#lending) {
-      this.#reprobeBytesLeft -= bytes;
-      if (nowMs < this.#reprobeAtMs && this.#reprobeBytesLeft > 0) return false;
-      this.#startLending();
-    }
-    if (this.#penaltyCalls > 0) {
-      this.#penaltyCalls -= 1;
-      return false;
-    }
-    return true;
+    const { mode, thresholdBytes, loopback } = this.options;
+    if (bytes < thresholdBytes) return false;
+    this.#lending ??= mode === 'force' || (mode === 'auto' && !loopback());
+    return (this.#lending || this.#probes(nowMs)) && this.#penaltyCalls === 0;
+  }
+
+  /** A flagged call was taken: if it was a probe, lending begins again. */
+  lent(nowMs: number): void {
+    if (this.#lending === false && this.#probes(nowMs)) this.#startLending();
+  }
+
+  /** A call with `bytes` of lent memory went without the flag. */
+  copied(bytes: number): void {
+    if (bytes < this.options.thresholdBytes) return;
+    if (this.#penaltyCalls > 0) this.#penaltyCalls -= 1;
+    if (this.#lending === false) this.#reprobeBytesLeft -= bytes;
   }
 
   /** One record of completed calls; merged ones count once, because only the first of them set the flag. */
   completed(copied: boolean, nowMs: number): void {
     this.#nextPenalty = 1;
-    if (this.options.mode !== 'auto' || !this.#lending) return;
+    if (this.options.mode !== 'auto' || this.#lending === false) return;
     this.#completions += 1;
     if (copied) this.#copiedCompletions += 1;
     if (this.#completions < SAMPLE_COMPLETIONS) return;
@@ -87,6 +92,10 @@ export class ZerocopyPolicy {
     this.#lending = false;
     this.#reprobeAtMs = Number.POSITIVE_INFINITY;
     this.#reprobeBytesLeft = Number.POSITIVE_INFINITY;
+  }
+
+  #probes(nowMs: number): boolean {
+    return nowMs >= this.#reprobeAtMs || this.#reprobeBytesLeft <= 0;
   }
 
   #startLending(): void {

@@ -47,13 +47,17 @@ export function listenTcp(
       if (result === ECONNABORTED || result === EINTR) continue;
       if (result < 0) {
         // EMFILE and its kind: the edge is used up, so come back by the clock.
-        retry = setTimeout(acceptAll, RETRY_MS);
+        retry ??= setTimeout(again, RETRY_MS);
         return;
       }
       const { address, port } = decodeSockaddr(sockaddr, sockaddr.byteLength);
       accepted(TcpChannel.adopt(result, { address, port }, tcp, handler));
     }
-    if (!closed) retry = setImmediate(acceptAll);
+    if (!closed) retry ??= setImmediate(again);
+  };
+  const again = (): void => {
+    retry = null;
+    acceptAll();
   };
   const registration = reactor().add(fd, EPOLLIN, acceptAll);
   return {

@@ -102,7 +102,7 @@ export class TcpChannel {
     const policy = new ZerocopyPolicy({
       mode: canLend ? options.mode : 'off',
       thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
-      loopback: isLocalAddress(remote.address),
+      loopback: () => isLocalAddress(remote.address),
     });
     this.#engine = new ZerocopyEngine(this.#sys, fd, policy, options.counters, Date.now);
     this.#registration = reactor().add(fd, EVENTS, (events) => this.#onEvents(events));
@@ -206,6 +206,11 @@ export class TcpChannel {
       }
     }
     return this.#acked;
+  }
+
+  /** Bytes that arrived and were not read yet. */
+  unreadBytes(): number {
+    return this.#closed ? 0 : Math.max(0, this.#sys.inq(this.#fd));
   }
 
   get writtenBytes(): number {

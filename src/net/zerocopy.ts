@@ -111,6 +111,7 @@ export class ZerocopyEngine {
     }
     if (n > 0) {
       this.#calls.add({ ubuf: ubuf.ref(), bytes: n });
+      this.#policy.lent(this.#now());
       const counters = this.#counters;
       counters.lentCalls += 1;
       counters.lentBytes += n;
@@ -120,14 +121,15 @@ export class ZerocopyEngine {
     }
     if (!this.#refused(n)) return n;
     n = this.#sys.sendv(this.#fd, views, count, flags);
-    if (n > 0) this.copied(ubuf, n);
+    // Not copied(): the policy has counted the refusal.
+    if (n > 0) this.#countCopied(ubuf, n);
     return n;
   }
 
   /** Bytes of a lent Ubuf went in an ordinary call. */
   copied(ubuf: Ubuf, bytes: number): void {
-    ubuf.copiedBytes += bytes;
-    this.#counters.fallbackBytes += bytes;
+    this.#policy.copied(bytes);
+    this.#countCopied(ubuf, bytes);
   }
 
   /** Reads the error queue to its end. Returns the number of calls completed. */
@@ -167,6 +169,11 @@ export class ZerocopyEngine {
     });
     // One observation, however many calls were merged into the record: the flag is that of the first of them.
     if (this.#calls.outstanding < before) this.#policy.completed(copied, this.#now());
+  }
+
+  #countCopied(ubuf: Ubuf, bytes: number): void {
+    ubuf.copiedBytes += bytes;
+    this.#counters.fallbackBytes += bytes;
   }
 
   /** True if `n` is an error that only means "not with the flag". */

@@ -35,6 +35,8 @@ export interface ConnectionHost {
   ackedBytes(): number;
   /** Read what the current channel still holds, whatever holds reading back: its bytes are acknowledged, so they must not be lost. */
   readRest(): void;
+  /** Reading is held back because too much waits to be read. */
+  heldBack(): boolean;
   /** Close the current channel (or the attempt). */
   closeChannel(how: 'close' | 'reset'): void;
   /** The lane is free: adopt the oldest waiting inbound channel, if any, by calling adopted(). */
@@ -86,6 +88,7 @@ export class RdsConnection {
   #shuttingDown = false;
   #announced = false;
   #probeOutstanding = false;
+  #wanted = false;
 
   /** It begins down, at `now`. */
   constructor(
@@ -114,10 +117,6 @@ export class RdsConnection {
     return !this.confirmed || !this.handshake.proven;
   }
 
-  get peerReachable(): boolean {
-    return this.state === 'up' && this.confirmed;
-  }
-
   /** Nothing is queued, and there has been no connection for `forMs`: the peer's place may be given to another. */
   isForgotten(now: number, forMs: number): boolean {
     const away = this.state === 'down' || this.state === 'dialing';
@@ -135,14 +134,23 @@ export class RdsConnection {
     if (now >= this.#gateDeadlineMs) this.#openGate();
     if (now < this.#deadlineMs) return;
     if (this.state === 'dialing') this.dialFailed(now);
-    else if (this.state === 'draining') this.#finishDrop(now, 'close');
-    else if (this.state === 'up') this.#finishDrop(now, 'reset');
+    else if (this.state === 'draining') {
+      // What the peer sent may not be dropped, and may not be read now: the peer waits, and so do we.
+      if (this.#host.heldBack()) this.#deadlineMs = now + DRAIN_MS;
+      else this.#finishDrop(now, 'close');
+    } else if (this.state === 'up') this.#finishDrop(now, 'reset');
   }
 
   /** Something was queued: dial if that is needed. */
   queued(now: number): void {
     if (this.state === 'up') this.#host.wake();
     else this.tick(now);
+  }
+
+  /** The program has something to say and cannot even queue it: see that the peer is connected. */
+  wanted(now: number): void {
+    this.#wanted = this.state === 'down' || this.state === 'dialing';
+    this.tick(now);
   }
 
   /** Our attempt is established. */
@@ -235,12 +243,6 @@ export class RdsConnection {
     else this.#finishDrop(now, 'close');
   }
 
-  /** All that was written is acknowledged, or may be: called after each acknowledgement while draining. */
-  settled(now: number): void {
-    if (this.state === 'draining' && this.#peerAtEnd && !this.sender.hasUnacked)
-      this.#finishDrop(now, 'close');
-  }
-
   /** The peer's TCP has the first `bytes` bytes of this connection. Returns messages acknowledged. */
   acked(bytes: number, now: number): number {
     // Before its first byte the peer may not have adopted the connection, whatever its TCP says.
@@ -286,7 +288,7 @@ export class RdsConnection {
   #wantsDial(): boolean {
     if (this.state !== 'down' || this.#shuttingDown) return false;
     // The dialler restores what was up; the other side needs the peer only while it has something to say.
-    return !this.sender.idle || (this.dials && this.#wasUp);
+    return this.#wanted || !this.sender.idle || (this.dials && this.#wasUp);
   }
 
   #dial(now: number): void {
@@ -310,6 +312,7 @@ export class RdsConnection {
     this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
     this.#upSinceMs = now;
     this.#wasUp = true;
+    this.#wanted = false;
     this.#probeOutstanding = false;
     this.sender.queueMap();
     this.#sendProbe();

@@ -7,7 +7,6 @@ export interface RdsCounters {
   recv_drop_old_seq: number;
   recv_drop_no_sock: number;
   recv_delivered: number;
-  recv_queued: number;
   recv_ping: number;
   send_queue_full: number;
   send_queued: number;
@@ -24,6 +23,8 @@ export interface RdsCounters {
   send_drop_generation: number;
   /** Messages withdrawn: their socket closed, or the program cancelled them. */
   send_cancelled: number;
+  /** Messages given up because the program detached or resized the memory it had lent. */
+  send_memory_taken: number;
   /** Pongs not sent because the peer does not read. */
   pong_drop_full: number;
   /** Connections dropped because the peer announced more than 1 MiB. */
@@ -57,7 +58,6 @@ export function rdsCounters(): RdsCounters {
     recv_drop_old_seq: 0,
     recv_drop_no_sock: 0,
     recv_delivered: 0,
-    recv_queued: 0,
     recv_ping: 0,
     send_queue_full: 0,
     send_queued: 0,
@@ -70,6 +70,7 @@ export function rdsCounters(): RdsCounters {
     send_retransmitted: 0,
     send_drop_generation: 0,
     send_cancelled: 0,
+    send_memory_taken: 0,
     pong_drop_full: 0,
     recv_oversized: 0,
     recv_truncated: 0,

@@ -5,6 +5,7 @@ import { processBudget } from '../net/budget.ts';
 import { canLend, lend, pageBytes } from '../net/lending.ts';
 import type { ZerocopyCounters } from '../net/zerocopy.ts';
 import type { RdsNode } from './node.ts';
+import type { RdsSocket } from './socket.ts';
 import type { Runtime, Transport } from './transport.ts';
 import { tcpTransport } from './transport-tcp.ts';
 
@@ -22,6 +23,8 @@ export interface RdsEnvironment {
   /** Milliseconds since the epoch: where sequence numbers begin. */
   readonly epochMs: () => number;
   readonly zerocopy: ZerocopyCounters;
+  /** Sockets of any node that wait for pages of the budget. */
+  readonly budgetWaiters: Set<RdsSocket>;
   /** Open nodes by address: what is local. */
   readonly nodes: Map<string, RdsNode>;
 }
@@ -41,6 +44,7 @@ const processRuntime: Runtime = {
 };
 
 const nodes = new Map<string, RdsNode>();
+const budgetWaiters = new Set<RdsSocket>();
 
 /** This thread's environment. Loads the addon. */
 export function processEnvironment(options: {
@@ -56,5 +60,6 @@ export function processEnvironment(options: {
     memory: { pageBytes: pageBytes(), canLend, lend },
     epochMs: Date.now,
     nodes,
+    budgetWaiters,
   };
 }

@@ -24,5 +24,6 @@ export type {
   SendOptions,
   SocketOptions,
 } from './options.ts';
+export { StillLentError } from './pending.ts';
 export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceived } from './received.ts';
 export { RdsSocket, type SocketEvents } from './socket.ts';

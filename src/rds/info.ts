@@ -1,4 +1,5 @@
 /** A node's state as plain numbers: counters, lanes, what is queued, held and lent. */
+import { closerStats } from '../net/closer.ts';
 import type { ZerocopyCounters } from '../net/zerocopy.ts';
 import type { ConnectionState } from './connection.ts';
 import type { RdsCounters } from './counters.ts';
@@ -27,6 +28,8 @@ export interface NodeStats {
   /** Received bytes that wait to be read. */
   readonly heldBytes: number;
   readonly idlePoolBytes: number;
+  /** Closed connections whose pages the kernel still reads; those in quarantine did not let go even after an abort. */
+  readonly closing: ReturnType<typeof closerStats>;
   readonly budget: { readonly usedPages: number; readonly limitPages: number };
 }
 
@@ -58,6 +61,7 @@ export function nodeStats(
     lentBytes,
     heldBytes: node.heldBytes,
     idlePoolBytes: node.pool.idleBytes,
+    closing: closerStats(),
     budget: { usedPages: environment.budget.used(), limitPages: environment.budget.limitPages },
   };
 }

@@ -16,10 +16,9 @@ import type { Ubuf } from '../core/ubuf.ts';
 import { EXTHDR_OFFSET } from '../wire/rds.ts';
 import { PeerMap } from './congestion.ts';
 import { RdsConnection } from './connection.ts';
-import { ReleaseOrder } from './cookies.ts';
 import type { RdsCounters } from './counters.ts';
 import { Handshake } from './handshake.ts';
-import { type BufferPool, Staging } from './memory.ts';
+import { type BufferPool, type ReceiveBuffer, Staging } from './memory.ts';
 import type { MessageSource } from './received.ts';
 import { LaneReceiver } from './receiver.ts';
 import { LaneSender } from './sender.ts';
@@ -37,7 +36,14 @@ export interface LaneNode {
   readonly localMap: { readonly bits: Uint8Array };
   /** Where this process begins to number. */
   sequenceBase(): { hi: number; lo: number };
-  deliver(lane: Lane, sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void;
+  deliver(
+    lane: Lane,
+    sport: number,
+    dport: number,
+    buffer: ReceiveBuffer,
+    offset: number,
+    length: number,
+  ): void;
   /** Bytes held changed; true while the node as a whole holds too many. */
   held(delta: number): boolean;
   /** The lane stopped reading; the node calls resumeIfRoom() when bytes were consumed. */
@@ -52,19 +58,14 @@ export interface LaneNode {
 const EAGAIN = -errnoOf('EAGAIN');
 /** Bytes moved before other lanes have their turn. */
 const TURN_BYTES = 4 * 1024 * 1024;
-/** More than the kernel lets a socket receive unread (tcp_rmem), by default 6 MiB. */
-const READ_REST_BYTES_MAX = 16 * 1024 * 1024;
 const ACK_POLL_MIN_MS = 1;
 const ACK_POLL_MAX_MS = 64;
 const WAITING_MAX = 4;
-/** What a queued message costs beyond its payload, so that empty messages are bounded, too. */
-const MESSAGE_OVERHEAD_BYTES = 64;
 
 export class Lane implements MessageSource {
   readonly address: string;
   readonly connection: RdsConnection;
   readonly peerMap: PeerMap = new PeerMap();
-  readonly releaseOrder: ReleaseOrder = new ReleaseOrder();
   readonly #node: LaneNode;
   #channel: Channel | null = null;
   /** Inbound connections that wait for the lane to be free, oldest first. */
@@ -109,6 +110,7 @@ export class Lane implements MessageSource {
         halfClose: () => this.#channel?.shutdownWrite(),
         ackedBytes: () => this.#channel?.ackedBytes() ?? 0,
         readRest: () => this.#readRest(),
+        heldBack: () => this.#paused,
         closeChannel: (how) => this.#closeChannel(how),
         adoptNext: () => this.#adoptNext(),
         wake: () => this.#wake(),
@@ -135,6 +137,12 @@ export class Lane implements MessageSource {
       return;
     }
     this.connection.queued(this.#node.runtime.now());
+    this.#arm();
+  }
+
+  /** A send was refused because the peer's port is congested: only a connection can bring news of it. */
+  wanted(): void {
+    this.connection.wanted(this.#node.runtime.now());
     this.#arm();
   }
 
@@ -170,20 +178,14 @@ export class Lane implements MessageSource {
     this.#arm();
   }
 
-  /** A payload entered a socket's receive queue. */
-  hold(bytes: number): void {
-    this.#heldBytes += bytes + MESSAGE_OVERHEAD_BYTES;
-    const nodeFull = this.#node.held(bytes + MESSAGE_OVERHEAD_BYTES);
-    if (!this.#paused && (nodeFull || this.#heldBytes > this.#node.limits.heldBytesPerPeer)) {
-      this.#paused = true;
-      this.#node.paused(this);
-    }
-  }
-
-  /** It left the queue. */
-  consumed(bytes: number): void {
-    this.#heldBytes -= bytes + MESSAGE_OVERHEAD_BYTES;
-    this.#node.held(-(bytes + MESSAGE_OVERHEAD_BYTES));
+  /** Memory of messages that wait to be read changed. */
+  held(deltaBytes: number): void {
+    this.#heldBytes += deltaBytes;
+    const nodeFull = this.#node.held(deltaBytes);
+    if (deltaBytes < 0 || this.#paused) return;
+    if (!nodeFull && this.#heldBytes <= this.#node.limits.heldBytesPerPeer) return;
+    this.#paused = true;
+    this.#node.paused(this);
   }
 
   /** Reads again, and returns true, if neither bound holds it back any more. */
@@ -302,6 +304,15 @@ export class Lane implements MessageSource {
       const channel = this.#channel;
       if (channel === null || !channel.writable) break;
       const offer = sender.gather(this.#lends, this.connection.gateClosed);
+      if (sender.memoryTaken) {
+        this.#node.warn(
+          'lent memory taken',
+          this.address,
+          'a lent buffer was detached or resized while it was sent',
+        );
+        this.connection.failed(this.#node.runtime.now(), 'lent memory was taken away');
+        break;
+      }
       if (offer === null) break;
       const n =
         offer.lent === null
@@ -346,7 +357,8 @@ export class Lane implements MessageSource {
   #read(): void {
     const { receiver } = this.connection;
     let moved = 0;
-    while (!this.#paused) {
+    // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer.
+    while (!this.#paused || !this.connection.confirmed) {
       const channel = this.#channel;
       if (channel === null || this.connection.state === 'dialing') break;
       const targets = receiver.targets();
@@ -373,14 +385,15 @@ export class Lane implements MessageSource {
     this.#arm();
   }
 
-  /** Before closing: bounded by what the transport can hold, as the peer has seen our FIN or is gone. */
+  /** Before closing: what is there now. A peer that goes on sending behind our FIN does not keep us. */
   #readRest(): void {
     const { receiver } = this.connection;
-    for (let moved = 0; moved < READ_REST_BYTES_MAX; ) {
+    let left = this.#channel?.unreadBytes() ?? 0;
+    while (left > 0) {
       const targets = receiver.targets();
       const n = this.#channel?.readv(targets, targets.length) ?? 0;
       if (n <= 0 || !receiver.filled(n)) return;
-      moved += n;
+      left -= n;
     }
   }
 

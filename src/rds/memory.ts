@@ -9,6 +9,8 @@ import type { ReleaseQueue } from '../core/releases.ts';
 import { Ubuf } from '../core/ubuf.ts';
 
 const SMALLEST_SHIFT = 12;
+/** Smaller buffers are not worth keeping. */
+export const POOLED_BYTES_MIN: number = 2 ** SMALLEST_SHIFT;
 const LARGEST_SHIFT = 20;
 
 export class BufferPool {
@@ -33,12 +35,29 @@ export class BufferPool {
     return buffer;
   }
 
-  /** Gives back a whole buffer from acquire(). The caller keeps no view of it. */
+  /** Gives back a whole buffer from acquire() (or a small one of your own, which is dropped). The caller keeps no view of it. */
   release(buffer: Buffer): void {
-    if (this.#idleBytes + buffer.byteLength > this.idleBytesMax) return;
+    if (buffer.byteLength < POOLED_BYTES_MIN || this.#idleBytes + buffer.byteLength > this.idleBytesMax)
+      return;
     const shift = 31 - Math.clz32(buffer.byteLength);
     this.#free[shift]?.push(buffer);
     this.#idleBytes += buffer.byteLength;
+  }
+}
+
+/**
+ * Memory that received messages lie in: a chunk of many small ones, or a buffer of one. It is accounted as a whole for as
+ * long as one of its messages waits to be read, because it is kept as a whole: else a peer could make one small message
+ * hold on to a chunk of bytes that went nowhere.
+ */
+export class ReceiveBuffer extends Ubuf {
+  /** Messages in it that wait in some receive queue. */
+  queuedMessages = 0;
+  readonly bytes: Buffer;
+
+  constructor(bytes: Buffer, pool: BufferPool, releases: ReleaseQueue) {
+    super([bytes], () => pool.release(bytes), releases);
+    this.bytes = bytes;
   }
 }
 

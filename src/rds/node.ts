@@ -9,7 +9,6 @@ import { checkString } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
 import { Deque } from '../core/deque.ts';
 import { ZerotxError } from '../core/errors.ts';
-import { Ubuf } from '../core/ubuf.ts';
 import { sequenceBase } from '../wire/rds.ts';
 import { compareIp, formatIp, isMapped, isUnicast, isUnspecified, parseIp } from '../wire/sockaddr.ts';
 import { LocalMap } from './congestion.ts';
@@ -18,7 +17,7 @@ import { type RdsCounters, rdsCounters } from './counters.ts';
 import { type Memory, processEnvironment, type RdsEnvironment } from './environment.ts';
 import { type NodeStats, nodeStats } from './info.ts';
 import { Lane, type LaneNode } from './lane.ts';
-import { BufferPool } from './memory.ts';
+import { BufferPool, POOLED_BYTES_MIN, ReceiveBuffer } from './memory.ts';
 import {
   type CloseOptions,
   checkNodeOptions,
@@ -225,22 +224,38 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     }
     const socket = this.#socketFor(dport);
     if (socket === null) return;
-    const bytes = this.pool.acquire(Math.max(1, length));
+    const bytes = length < POOLED_BYTES_MIN ? Buffer.allocUnsafeSlow(length) : this.pool.acquire(length);
     let at = 0;
     for (const piece of pieces) {
       bytes.set(piece, at);
       at += piece.byteLength;
     }
-    const buffer = new Ubuf([bytes], () => this.pool.release(bytes), this.runtime.releases);
-    const source: MessageSource = { address: from, consumed: (n) => this.held(-n) };
-    this.held(length);
+    const buffer = new ReceiveBuffer(bytes, this.pool, this.runtime.releases);
+    const source: MessageSource = { address: from, held: (delta) => this.held(delta) };
     socket.deliver(new RdsMessage(source, sport, buffer, 0, length));
+    this.#due.add(socket);
+    if (this.#eventsScheduled) return;
+    // A turn later, unlike what comes over the wire: two sockets that answer each other must not starve the event loop.
+    this.#eventsScheduled = true;
+    this.runtime.yield(this.#emitDue);
   }
 
   uncharge(pages: number): void {
     this.budget.uncharge(pages);
-    for (const node of this.#environment.nodes.values())
-      for (const socket of node.#sockets.values()) socket.budgetFreed();
+    const waiting = this.#environment.budgetWaiters;
+    if (waiting.size === 0) return;
+    for (const socket of waiting) socket.budgetFreed();
+    waiting.clear();
+  }
+
+  /** The socket met ENOMEM: it hears of the next pages that come back to the budget. */
+  waitsForBudget(socket: RdsSocket): void {
+    this.#environment.budgetWaiters.add(socket);
+  }
+
+  /** Learns what peers have acknowledged by now. */
+  checkAcks(): void {
+    for (const lane of this.#lanes.values()) lane.checkAcks();
   }
 
   unbind(socket: RdsSocket): void {
@@ -270,11 +285,18 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     return sequenceBase(this.#environment.epochMs());
   }
 
-  deliver(lane: Lane, sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void {
+  deliver(
+    lane: Lane,
+    sport: number,
+    dport: number,
+    buffer: ReceiveBuffer,
+    offset: number,
+    length: number,
+  ): void {
     const socket = this.#socketFor(dport);
     if (socket === null) return;
-    lane.hold(length);
     socket.deliver(new RdsMessage(lane, sport, buffer.ref(), offset, length));
+    this.eventsDue(socket);
   }
 
   held(delta: number): boolean {

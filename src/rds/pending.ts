@@ -19,15 +19,36 @@ export type Attempt = 'EAGAIN' | 'ENOBUFS' | 'ENOMEM' | Accepted;
 
 export interface Accepted {
   /** Null when the message was copied: there is nothing to wait for. */
-  readonly withdraw: (() => boolean) | null;
+  readonly lent: LentMessage | null;
 }
+
+/** A message whose buffer is with the library or the kernel. */
+export interface LentMessage {
+  /** Takes it back if it was not begun; then it is released soon. */
+  withdraw(): boolean;
+  /** The peer has it; only the kernel may still hold pages. */
+  acknowledged(): boolean;
+}
+
+/** `released` is called once for a lent message; with an error when it was not delivered as it was accepted. */
+export type Released = (outcome: Outcome, error?: ZerotxError) => void;
 
 export interface SendRequest {
   readonly address: string;
   readonly port: number;
   /** Tries to queue the message; `released` is called once if it was lent. Throws what cannot be waited for. */
-  attempt(released: (outcome: Outcome) => void): Attempt;
+  attempt(released: Released): Attempt;
   readonly bytes: number;
+}
+
+/** The caller gave up, and the buffer is not its own yet: `released` says when. */
+export class StillLentError extends ZerotxError {
+  readonly released: Promise<Outcome>;
+
+  constructor(message: string, released: Promise<Outcome>, cause: unknown) {
+    super('ZTX_STILL_LENT', message, cause === undefined ? {} : { cause });
+    this.released = released;
+  }
 }
 
 class PendingSend {
@@ -35,12 +56,14 @@ class PendingSend {
   readonly key: string;
   readonly resolve: (outcome: Outcome) => void;
   readonly reject: (error: unknown) => void;
-  withdraw: (() => boolean) | null = null;
+  lent: LentMessage | null = null;
   accepted = false;
   settled = false;
   withdrawnWith: unknown = null;
   timer: Timer | null = null;
   unlisten: (() => void) | null = null;
+  /** Set when the caller was told ZTX_STILL_LENT: tells when the buffer is free after all. */
+  freed: ((outcome: Outcome) => void) | null = null;
 
   constructor(request: SendRequest, resolve: (outcome: Outcome) => void, reject: (error: unknown) => void) {
     this.request = request;
@@ -84,8 +107,8 @@ export class PendingSends {
       }
       const pending = new PendingSend(request, resolve, reject);
       const behind = this.#waiting.has(pending.key);
-      if (!behind && this.#tried(pending)) return;
-      if (!pending.accepted) this.#wait(pending);
+      if (behind || this.#tried(pending) !== null) this.#wait(pending);
+      if (pending.settled) return;
       if (signal !== undefined) {
         const onAbort = (): void => this.#giveUp(pending, signal.reason);
         signal.addEventListener('abort', onAbort, { once: true });
@@ -97,37 +120,44 @@ export class PendingSends {
     });
   }
 
-  /** Room may have come: tries the first of each destination, and those behind it while they are accepted. */
+  /**
+   * Room may have come: destinations in turn, one message each, until the socket has no room. A congested destination is
+   * passed over. (A key that is set again is visited again: that is what makes the turns.)
+   */
   retry(): void {
-    for (const queue of [...this.#waiting.values()]) {
-      for (const pending of queue) {
-        this.#tried(pending);
-        if (!pending.accepted && !pending.settled) break;
-        this.#unwait(pending);
-      }
+    for (const [key, queue] of this.#waiting) {
+      const [pending] = queue;
+      if (pending === undefined) continue;
+      const refusal = this.#tried(pending);
+      if (refusal === 'ENOBUFS') continue;
+      if (refusal !== null) return;
+      this.#unwait(pending);
+      if (!this.#waiting.delete(key)) continue;
+      this.#waiting.set(key, queue);
     }
   }
 
-  /** Rejects all that wait for room. */
-  close(error: ZerotxError): void {
+  /**
+   * What waits for `address` (null: for anybody) is rejected; what is lent and not acknowledged is about to be withdrawn, and
+   * is rejected when the buffer is the caller's again.
+   */
+  withdraw(address: string | null, error: ZerotxError): void {
     for (const queue of [...this.#waiting.values()]) {
       for (const pending of queue) {
+        if (address !== null && pending.request.address !== address) continue;
         this.#unwait(pending);
         this.#settle(pending, () => pending.reject(error));
       }
     }
-  }
-
-  /** What is lent to `address` (null: to anybody) was withdrawn: rejected when the buffer is the caller's again. */
-  withdrawn(address: string | null, error: ZerotxError): void {
     for (const pending of this.#lent) {
-      if (address === null || pending.request.address === address) pending.withdrawnWith ??= error;
+      const concerned = address === null || pending.request.address === address;
+      if (concerned && !pending.lent?.acknowledged()) pending.withdrawnWith ??= error;
     }
   }
 
-  /** Rejects all that are lent: nobody waits for the kernel any longer. */
-  abandon(error: ZerotxError): void {
-    for (const pending of this.#lent) this.#settle(pending, () => pending.reject(error));
+  /** Nobody waits for the kernel any longer: all that are lent are rejected with ZTX_STILL_LENT. */
+  abandon(reason: string): void {
+    for (const pending of this.#lent) this.#stillLent(pending, reason, undefined);
   }
 
   #wait(pending: PendingSend): void {
@@ -143,31 +173,32 @@ export class PendingSends {
     if (queue?.size === 0) this.#waiting.delete(pending.key);
   }
 
-  /** True if there is nothing left to wait for. */
-  #tried(pending: PendingSend): boolean {
+  /** Null if the message was accepted, or failed for good. */
+  #tried(pending: PendingSend): 'EAGAIN' | 'ENOBUFS' | 'ENOMEM' | null {
     let attempt: Attempt;
     try {
-      attempt = pending.request.attempt((outcome) => this.#released(pending, outcome));
+      attempt = pending.request.attempt((outcome, error) => this.#released(pending, outcome, error));
     } catch (error) {
       this.#settle(pending, () => pending.reject(error));
-      return true;
+      return null;
     }
-    if (typeof attempt === 'string') return false;
+    if (typeof attempt === 'string') return attempt;
     pending.accepted = true;
-    pending.withdraw = attempt.withdraw;
-    if (attempt.withdraw !== null) {
-      this.#lent.add(pending);
-      return false;
+    pending.lent = attempt.lent;
+    if (attempt.lent !== null) this.#lent.add(pending);
+    else {
+      const { bytes } = pending.request;
+      this.#settle(pending, () => pending.resolve({ bytes, copiedBytes: bytes, exact: true }));
     }
-    const { bytes } = pending.request;
-    this.#settle(pending, () => pending.resolve({ bytes, copiedBytes: bytes, exact: true }));
-    return true;
+    return null;
   }
 
-  #released(pending: PendingSend, outcome: Outcome): void {
+  #released(pending: PendingSend, outcome: Outcome, error: ZerotxError | undefined): void {
+    pending.freed?.(outcome);
     this.#settle(pending, () => {
-      if (pending.withdrawnWith !== null) pending.reject(pending.withdrawnWith);
-      else pending.resolve(outcome);
+      const failure = pending.withdrawnWith ?? error;
+      if (failure === undefined || failure === null) pending.resolve(outcome);
+      else pending.reject(failure);
     });
   }
 
@@ -181,12 +212,17 @@ export class PendingSends {
     }
     // Withdrawn: rejected by #released, when the buffer is the caller's again.
     pending.withdrawnWith = reason;
-    if (pending.withdraw?.()) return;
-    const message =
+    if (pending.lent?.withdraw()) return;
+    const why =
       'send given up while the kernel or a retransmission may still read the buffer: it is not yours yet';
-    this.#settle(pending, () =>
-      pending.reject(new ZerotxError('ZTX_STILL_LENT', message, { cause: reason })),
-    );
+    this.#stillLent(pending, why, reason);
+  }
+
+  #stillLent(pending: PendingSend, why: string, cause: unknown): void {
+    const released = new Promise<Outcome>((resolve) => {
+      pending.freed = resolve;
+    });
+    this.#settle(pending, () => pending.reject(new StillLentError(why, released, cause)));
   }
 
   #settle(pending: PendingSend, finish: () => void): void {

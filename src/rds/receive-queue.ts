@@ -6,6 +6,8 @@ import { Deque } from '../core/deque.ts';
 import type { LocalMap } from './congestion.ts';
 import type { RdsMessage } from './received.ts';
 
+const BYTES_PER_MESSAGE = 64;
+
 export class ReceiveQueue {
   readonly #messages = new Deque<RdsMessage>();
   readonly #port: number;
@@ -35,16 +37,17 @@ export class ReceiveQueue {
   push(message: RdsMessage): void {
     this.#messages.push(message);
     this.#queuedBytes += message.length;
-    if (this.#queuedBytes > this.#limitBytes)
-      this.#map.update(this.#port, this.#queuedBytes, this.#limitBytes);
+    message.entered();
+    const load = this.#load();
+    if (load > this.#limitBytes) this.#map.update(this.#port, load, this.#limitBytes);
   }
 
   shift(): RdsMessage | null {
     const message = this.#messages.shift();
     if (message === undefined) return null;
     this.#queuedBytes -= message.length;
-    message.consumed(message.length);
-    this.#map.update(this.#port, this.#queuedBytes, this.#limitBytes);
+    message.left();
+    this.#map.update(this.#port, this.#load(), this.#limitBytes);
     return message;
   }
 
@@ -71,9 +74,15 @@ export class ReceiveQueue {
     return news;
   }
 
+  /** What counts against the limit: payload, and no less than 64 bytes a message, so that empty ones congest, too. */
+  #load(): number {
+    return Math.max(this.#queuedBytes, this.#messages.length * BYTES_PER_MESSAGE);
+  }
+
   /** Discards everything and clears the port's bit. */
   close(): void {
-    for (let message = this.shift(); message !== null; message = this.shift()) message.recycle();
+    // Not recycled: the program may have peeked at one, and keeps what it has.
+    while (this.shift() !== null);
     this.#news = 0n;
     this.#watched = 0n;
     this.#map.clear(this.#port);

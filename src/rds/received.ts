@@ -1,6 +1,6 @@
 /** What recvmsg() returns: a message, or news. */
 import { ZerotxError } from '../core/errors.ts';
-import type { Ubuf } from '../core/ubuf.ts';
+import type { ReceiveBuffer } from './memory.ts';
 
 const noCookies: readonly number[] = Object.freeze([]);
 
@@ -16,11 +16,14 @@ export interface RdsCongestionNews {
   readonly mask: bigint;
 }
 
-/** Who is told that queued bytes were consumed. */
+/** Where messages come from, and who is told how much memory they hold while they wait to be read. */
 export interface MessageSource {
   readonly address: string;
-  consumed(bytes: number): void;
+  held(deltaBytes: number): void;
 }
+
+/** What a waiting message costs beyond its buffer, so that empty ones are bounded, too. */
+const MESSAGE_OVERHEAD_BYTES = 64;
 
 /**
  * A received message. `data` is memory of the receive pool: it is yours for as long as you keep it, and if you call
@@ -36,10 +39,11 @@ export class RdsMessage {
   cookies: readonly number[] = noCookies;
   readonly #source: MessageSource;
   readonly #offset: number;
-  #buffer: Ubuf | null;
+  readonly #buffer: ReceiveBuffer;
+  #state: 'new' | 'queued' | 'read' | 'recycled' = 'new';
   #data: Buffer | null = null;
 
-  constructor(source: MessageSource, port: number, buffer: Ubuf, offset: number, length: number) {
+  constructor(source: MessageSource, port: number, buffer: ReceiveBuffer, offset: number, length: number) {
     this.#source = source;
     this.port = port;
     this.#buffer = buffer;
@@ -55,24 +59,38 @@ export class RdsMessage {
   /** The payload, without a copy. Throws ZTX_RECYCLED after recycle(). */
   get data(): Buffer {
     if (this.#data !== null) return this.#data;
-    if (this.#buffer === null) {
+    if (this.#state === 'recycled') {
       throw new ZerotxError('ZTX_RECYCLED', 'the message was recycled: its data may be in use by another');
     }
-    const bytes = this.#buffer.iov[0] as Buffer;
-    this.#data = bytes.subarray(this.#offset, this.#offset + this.length) as Buffer;
+    this.#data = this.#buffer.bytes.subarray(this.#offset, this.#offset + this.length);
     return this.#data;
   }
 
-  /** Gives the memory back; `data` must not be used any more. Optional: the garbage collector does it otherwise. */
+  /**
+   * Gives the memory back; `data` must not be used any more. Optional: the garbage collector does it otherwise. A message that
+   * was only peeked at is still in the queue, and is left alone.
+   */
   recycle(): void {
+    if (this.#state !== 'read') return;
+    this.#state = 'recycled';
     this.#data = null;
-    this.#buffer?.unref();
-    this.#buffer = null;
+    this.#buffer.unref();
   }
 
-  /** For the socket: the message left the receive queue. */
-  consumed(bytes: number): void {
-    this.#source.consumed(bytes);
+  /** For the receive queue: the message waits there. Its whole buffer is held while any message in it waits. */
+  entered(): void {
+    this.#state = 'queued';
+    const buffer = this.#buffer;
+    buffer.queuedMessages += 1;
+    this.#source.held(MESSAGE_OVERHEAD_BYTES + (buffer.queuedMessages === 1 ? buffer.bytes.byteLength : 0));
+  }
+
+  /** It was read, or discarded. */
+  left(): void {
+    this.#state = 'read';
+    const buffer = this.#buffer;
+    buffer.queuedMessages -= 1;
+    this.#source.held(-MESSAGE_OVERHEAD_BYTES - (buffer.queuedMessages === 0 ? buffer.bytes.byteLength : 0));
   }
 }
 

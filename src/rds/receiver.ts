@@ -15,7 +15,6 @@
  * are what surplus bytes of a map from a host with large pages look like).
  */
 import type { ReleaseQueue } from '../core/releases.ts';
-import { Ubuf } from '../core/ubuf.ts';
 import {
   CONG_BITMAP,
   classify,
@@ -32,7 +31,7 @@ import {
 } from '../wire/rds.ts';
 import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
-import { type BufferPool, CHUNK_BYTES } from './memory.ts';
+import { type BufferPool, CHUNK_BYTES, ReceiveBuffer } from './memory.ts';
 
 export interface ReceiverHost {
   /** A whole map of 8192 bytes, valid during the call. */
@@ -40,8 +39,8 @@ export interface ReceiverHost {
   /** A probe ping (answer it) or probe pong; the extension area is at `header + 32`, valid during the call. */
   probe(isPing: boolean, bytes: Uint8Array, header: number): void;
   ping(sport: number): void;
-  /** A data message or a pong (sport 0): `length` bytes at `offset` of the only piece of `buffer`; ref() it to keep it. */
-  data(sport: number, dport: number, buffer: Ubuf, offset: number, length: number): void;
+  /** A data message or a pong (sport 0): `length` bytes at `offset` of `buffer`; ref() it to keep it. */
+  data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
 }
 
 /** Payloads over this get a buffer of their own. */
@@ -56,8 +55,7 @@ interface BigMessage {
   readonly seqHi: number;
   readonly seqLo: number;
   readonly flagged: boolean;
-  readonly buffer: Ubuf;
-  readonly bytes: Uint8Array;
+  readonly buffer: ReceiveBuffer;
   readonly length: number;
   filled: number;
 }
@@ -68,8 +66,7 @@ export class LaneReceiver {
   readonly #releases: ReleaseQueue;
   readonly #counters: RdsCounters;
   readonly #views: Uint8Array[] = [];
-  #chunk: Ubuf;
-  #bytes: Buffer;
+  #chunk: ReceiveBuffer;
   #pos = 0;
   #fill = 0;
   #big: BigMessage | null = null;
@@ -82,7 +79,7 @@ export class LaneReceiver {
     this.#pool = pool;
     this.#releases = releases;
     this.#counters = counters;
-    [this.#chunk, this.#bytes] = this.#acquire(CHUNK_BYTES);
+    this.#chunk = this.#acquire(CHUNK_BYTES);
   }
 
   /** Bytes held for a message that is not complete yet. */
@@ -101,10 +98,10 @@ export class LaneReceiver {
     views.length = 0;
     const big = this.#big;
     if (big === null) {
-      views.push(this.#bytes.subarray(this.#fill));
+      views.push(this.#chunk.bytes.subarray(this.#fill));
     } else {
-      views.push(big.bytes.subarray(big.filled, big.length));
-      views.push(this.#bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
+      views.push(big.buffer.bytes.subarray(big.filled, big.length));
+      views.push(this.#chunk.bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
     }
     return views;
   }
@@ -167,7 +164,7 @@ export class LaneReceiver {
   }
 
   #parse(): boolean {
-    const bytes = this.#bytes;
+    const bytes = this.#chunk.bytes;
     for (;;) {
       if (this.#skip > 0) {
         const take = Math.min(this.#skip, this.#fill - this.#pos);
@@ -200,7 +197,7 @@ export class LaneReceiver {
   }
 
   #dispatch(header: number, length: number): void {
-    const bytes = this.#bytes;
+    const bytes = this.#chunk.bytes;
     const kind = classify(bytes, header);
     if (kind === 'congestion') {
       this.#host.congestion(bytes.subarray(header + HEADER_BYTES, header + HEADER_BYTES + CONG_MAP_BYTES));
@@ -235,7 +232,7 @@ export class LaneReceiver {
   }
 
   #startBig(header: number, length: number): void {
-    const bytes = this.#bytes;
+    const bytes = this.#chunk.bytes;
     const sport = sportOf(bytes, header);
     const dport = dportOf(bytes, header);
     // A large ping or 0 -> 0 message: only its header matters, so take it as an empty one and skip the payload.
@@ -250,10 +247,10 @@ export class LaneReceiver {
     const seqHi = seqHiOf(bytes, header);
     const seqLo = seqLoOf(bytes, header);
     const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
-    const [buffer, big] = this.#acquire(length);
+    const buffer = this.#acquire(length);
     const have = this.#fill - header - HEADER_BYTES;
-    bytes.copy(big, 0, header + HEADER_BYTES, this.#fill);
-    this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, bytes: big, length, filled: have };
+    bytes.copy(buffer.bytes, 0, header + HEADER_BYTES, this.#fill);
+    this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, length, filled: have };
     this.#pos = this.#fill;
   }
 
@@ -276,20 +273,18 @@ export class LaneReceiver {
       return;
     }
     const partial = this.#fill - this.#pos;
-    const length = partial >= HEADER_BYTES ? payloadLength(this.#bytes, this.#pos) : 0;
+    const length = partial >= HEADER_BYTES ? payloadLength(this.#chunk.bytes, this.#pos) : 0;
     const fits = this.#pos + HEADER_BYTES + length <= CHUNK_BYTES;
     if (fits && CHUNK_BYTES - this.#fill >= READ_MIN) return;
     const old = this.#chunk;
-    const from = this.#bytes;
-    [this.#chunk, this.#bytes] = this.#acquire(CHUNK_BYTES);
-    from.copy(this.#bytes, 0, this.#pos, this.#fill);
+    this.#chunk = this.#acquire(CHUNK_BYTES);
+    old.bytes.copy(this.#chunk.bytes, 0, this.#pos, this.#fill);
     old.unref();
     this.#pos = 0;
     this.#fill = partial;
   }
 
-  #acquire(bytes: number): [Ubuf, Buffer] {
-    const buffer = this.#pool.acquire(bytes);
-    return [new Ubuf([buffer], () => this.#pool.release(buffer), this.#releases), buffer];
+  #acquire(bytes: number): ReceiveBuffer {
+    return new ReceiveBuffer(this.#pool.acquire(bytes), this.#pool, this.#releases);
   }
 }

@@ -61,6 +61,7 @@ export class LaneSender {
   #current: Part | null = null;
   #mapPending = false;
   #controlQueued = 0;
+  #memoryTaken = false;
   #seqHi: number;
   #seqLo: number;
   /** Bytes written to the current connection. */
@@ -97,10 +98,6 @@ export class LaneSender {
     return this.#unacked.length > 0;
   }
 
-  get queuedRuns(): number {
-    return this.#queue.length;
-  }
-
   /** Protocol messages that wait to be written. */
   get controlQueued(): number {
     return this.#controlQueued;
@@ -112,6 +109,11 @@ export class LaneSender {
 
   get writtenBytes(): number {
     return this.#written;
+  }
+
+  /** A half-sent message's memory was taken away: the stream cannot be continued. Cleared by requeue(). */
+  get memoryTaken(): boolean {
+    return this.#memoryTaken;
   }
 
   /** Next number to be given. */
@@ -214,13 +216,25 @@ export class LaneSender {
     offer.lent = null;
     offer.more = false;
     this.#offered.length = 0;
-    let room = this.#current === null || this.#offerPart(this.#current, lends);
+    const current = this.#current;
+    if (current instanceof Run && isTaken(current)) {
+      this.#memoryTaken = true;
+      return null;
+    }
+    let room = current === null || this.#offerPart(current, lends);
     if (room && this.#mapPending && !(this.#current instanceof MapInFlight)) {
       room = this.#offerPart(this.#openMap(), lends);
     }
     for (let i = 0; room && i < this.#queue.length; i++) {
       const run = this.#queue.at(i) as Run;
       if (gateClosed && !run.probe) break;
+      if (isTaken(run)) {
+        // Not begun, so nobody misses it on the wire; its numbers are a hole, which is normal.
+        this.#counters.send_memory_taken += 1;
+        this.#filterQueue((other) => other === run);
+        i -= 1;
+        continue;
+      }
       room = this.#offerPart(run, lends);
     }
     return offer.count === 0 ? null : offer;
@@ -267,11 +281,13 @@ export class LaneSender {
     this.#current = null;
     this.#offered.length = 0;
     this.#mapPending = false;
+    this.#memoryTaken = false;
     this.#written = 0;
     const runs: Run[] = [];
     for (const run of this.#unacked) {
       this.#dropStale(run);
-      if (run.probe || run.cancelled || run.messages === 0) {
+      if (isTaken(run)) this.#counters.send_memory_taken += 1;
+      if (run.probe || run.cancelled || run.messages === 0 || isTaken(run)) {
         run.release();
         continue;
       }
@@ -311,6 +327,7 @@ export class LaneSender {
       if (run !== this.#current) continue;
       const at = run.boundaryAfter(run.sent);
       if (at < run.byteLength) this.#counters.send_cancelled += run.truncate(at);
+      if (run.sent === run.byteLength) this.#current = null;
     }
     this.#releaseCancelled();
   }
@@ -391,7 +408,8 @@ export class LaneSender {
     const done = Math.max(0, part.sent - part.headLength);
     const left = part.payload.byteLength - done;
     if (left === 0) return true;
-    if (!part.lent || !lends(left)) return this.#offerPayload(part.payload, done, OFFER_BYTES_MAX);
+    if (!part.lent || !lends(lentCallBytes(part.payload, done)))
+      return this.#offerPayload(part.payload, done, OFFER_BYTES_MAX);
     // A flagged call carries lent bytes alone; what comes before it goes first.
     if (offer.count > 0) {
       offer.more = true;
@@ -473,4 +491,30 @@ export class LaneSender {
     this.#unacked.clear();
     for (const run of kept) this.#unacked.push(run);
   }
+}
+
+/** The program took the lent memory away (detached or shrank its ArrayBuffer). */
+function isTaken(run: Run): boolean {
+  return run.lent && (run.payload as Ubuf).taken;
+}
+
+/** What one flagged call would carry of `payload` from byte `from` on: at most 64 pieces and 512 KiB. */
+function lentCallBytes(payload: Ubuf, from: number): number {
+  const [first] = payload.iov;
+  if (payload.iov.length === 1 && first !== undefined)
+    return Math.min(first.byteLength - from, LENT_CALL_BYTES_MAX);
+  let skip = from;
+  let bytes = 0;
+  let pieces = 0;
+  for (const piece of payload.iov) {
+    if (pieces === OFFER_VIEWS_MAX || bytes >= LENT_CALL_BYTES_MAX) break;
+    if (skip >= piece.byteLength) {
+      skip -= piece.byteLength;
+      continue;
+    }
+    bytes += piece.byteLength - skip;
+    skip = 0;
+    pieces += 1;
+  }
+  return Math.min(bytes, LENT_CALL_BYTES_MAX);
 }

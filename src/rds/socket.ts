@@ -18,7 +18,7 @@ import { pinnedPages } from '../core/budget.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
-import type { CookieQueue } from './cookies.ts';
+import { type CookieQueue, ReleaseOrder } from './cookies.ts';
 import { INLINE_BYTES_MAX } from './memory.ts';
 import type { Destination, RdsNode } from './node.ts';
 import {
@@ -32,11 +32,11 @@ import {
   type SendOptions,
   type SocketOptions,
 } from './options.ts';
-import { type Attempt, PendingSends } from './pending.ts';
+import { type Attempt, PendingSends, type Released } from './pending.ts';
 import { fixedView, toPieces } from './pieces.ts';
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
-import type { Run, SendOwner } from './run.ts';
+import type { SendOwner } from './run.ts';
 import type { Timer } from './transport.ts';
 
 export interface SocketEvents {
@@ -66,6 +66,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   readonly #cookies: CookieQueue;
   readonly #pending: PendingSends;
   #destination: RdsAddress | null = null;
+  /** Messages to this process whose release is due in the next turn. */
+  readonly #localReleases: (() => void)[] = [];
+  readonly #orders = new Map<string, ReleaseOrder>();
   #queuedBytes = 0;
   #queuedMessages = 0;
   #lentBytes = 0;
@@ -195,18 +198,21 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
       checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
       this.#checkOpen('send');
       const { address, port } = this.#target(to, 'send');
-      const destination = this.node.destination(address, 'send');
+      const { address: canonical } = this.node.destination(address, 'send');
       const pieces = toPieces(data);
       const length = this.#checkLength(pieces, 'send');
       const lends = this.#zerocopy && length > 0;
-      const attempt = (released: (outcome: Outcome) => void): Attempt => {
+      const attempt = (released: Released): Attempt => {
+        // Both may have changed while the message waited: the peer forgotten, the buffer detached.
+        const destination = this.node.destination(canonical, 'send');
+        if (this.#checkLength(pieces, 'send') !== length) throw resized();
         const result = lends
           ? this.#lend(destination, port, pieces, length, released)
           : this.#copy(destination, port, pieces, length);
         if (typeof result === 'string') this.#refused(result, port);
         return result;
       };
-      return this.#pending.add({ address: destination.address, port, attempt, bytes: length }, options);
+      return this.#pending.add({ address: canonical, port, attempt, bytes: length }, options);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -244,7 +250,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     checkString('address', address);
     const lane = this.node.lane(address);
     if (lane === undefined) return;
-    this.#pending.withdrawn(lane.address, cancelled('cancelSentTo() was called'));
+    lane.checkAcks();
+    this.#pending.withdraw(lane.address, cancelled('cancelSentTo() was called'));
     lane.connection.sender.cancel(this);
     this.#madeRoom();
   }
@@ -297,7 +304,6 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   /** For the node: a message for this port. */
   deliver(message: RdsMessage): void {
     this.#received.push(message);
-    this.node.eventsDue(this);
   }
 
   /** For the node: a congestion map came. */
@@ -329,26 +335,26 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
 
   async #close(drain: boolean, timeoutMs: number): Promise<void> {
     for (const wake of this.#iterators) wake();
-    if (drain) await this.#until(() => this.#queuedMessages === 0 && this.#pending.length === 0, timeoutMs);
+    const drained =
+      !drain ||
+      (await this.#until(() => this.#queuedMessages === 0 && this.#pending.length === 0, timeoutMs));
     this.node.unbind(this);
     this.#budgetTimer?.cancel();
     this.#wantsRoom = false;
     this.#received.close();
-    this.#pending.close(
-      new ZerotxError('ENOTCONN', 'send ENOTCONN: the socket was closed', { syscall: 'send' }),
-    );
-    this.#pending.withdrawn(null, cancelled('the socket was closed'));
+    this.node.checkAcks();
+    this.#pending.withdraw(null, cancelled('the socket was closed'));
     this.node.cancel(this);
     const released = await this.#until(() => this.#lentBytes === 0, timeoutMs);
     this.#cookies.clear();
-    const error = new ZerotxError(
-      'ZTX_STILL_LENT',
-      `${this.#lentBytes} bytes lent by this socket may still be read by the kernel`,
-    );
-    if (!released) this.#pending.abandon(error);
+    const stillLent = `${this.#lentBytes} bytes lent by this socket may still be read by the kernel`;
+    if (!released) this.#pending.abandon(stillLent);
     this.#nothingLeft();
     this.emit('close');
-    if (!released) throw error;
+    if (!released) throw new ZerotxError('ZTX_STILL_LENT', stillLent);
+    if (drained) return;
+    const text = `close ETIMEDOUT: not all was acknowledged within ${timeoutMs} ms; the rest was withdrawn`;
+    throw new ZerotxError('ETIMEDOUT', text, { syscall: 'close', next: 'fatal' });
   }
 
   /** Waits for a condition that uncharge() or a release may change; false after `timeoutMs`. */
@@ -391,7 +397,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     port: number,
     pieces: readonly Uint8Array[],
     length: number,
-    then: number | ((outcome: Outcome) => void),
+    then: number | Released,
   ): Attempt {
     const { budget, memory, runtime } = this.node;
     const { lane } = destination;
@@ -409,33 +415,43 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     }
     const released = waits ? then : (): void => this.#completed(then);
     if (lane === null) {
+      // A turn later: a program that sends to itself from here must not starve the event loop.
+      this.#localReleases.push(() => released({ bytes: length, copiedBytes: length, exact: true }));
+      if (this.#localReleases.length === 1) runtime.yield(() => this.#releaseLocal());
       this.node.deliverLocally(destination, this.port, port, pieces, length);
-      runtime.defer(() => released({ bytes: length, copiedBytes: length, exact: true }));
       return localLent;
     }
-    const inTurn = waits ? null : lane.releaseOrder.take();
+    const inTurn = waits ? null : this.#order(destination.address).take();
     this.#charge(length);
     this.#lentBytes += length;
+    let payload: Ubuf;
     const onRelease = (outcome: Outcome): void => {
       this.#lentBytes -= length;
       if (pages > 0) this.node.uncharge(pages);
-      if (inTurn === null) released(outcome);
+      if (inTurn === null) released(outcome, payload.taken ? taken() : undefined);
       else inTurn(() => released(outcome));
       this.#nothingLeft();
       this.#changed?.();
     };
-    let payload: Ubuf;
     if (lendable) {
       for (const piece of pieces) memory.lend(piece, this.#lendOptions);
       payload = new Ubuf(pieces.map(fixedView), onRelease, runtime.releases);
     } else payload = this.#copiedPayload(pieces, length, onRelease);
     const run = lane.connection.sender.queuePayload(this, payload, lendable, this.port, port);
     lane.queued();
-    return { withdraw: () => this.#withdraw(destination, run) };
+    const withdraw = (): boolean => lane.connection.sender.cancelRun(run);
+    return { lent: { withdraw, acknowledged: () => run.messages === 0 } };
   }
 
-  #withdraw(destination: Destination, run: Run): boolean {
-    return destination.lane?.connection.sender.cancelRun(run) ?? false;
+  #releaseLocal(): void {
+    for (const release of this.#localReleases.splice(0)) release();
+  }
+
+  /** Completions to one peer come in the order of acceptance, whatever other sockets and peers do. */
+  #order(address: string): ReleaseOrder {
+    const order = this.#orders.get(address) ?? new ReleaseOrder();
+    this.#orders.set(address, order);
+    return order;
   }
 
   /** A payload in memory of the pool, with what is to happen when it is back there. */
@@ -466,7 +482,10 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 
   #room(destination: Destination, port: number): 'EAGAIN' | 'ENOBUFS' | null {
-    if (destination.congested(port)) return 'ENOBUFS';
+    if (destination.congested(port)) {
+      destination.lane?.wanted();
+      return 'ENOBUFS';
+    }
     if (this.writable) return null;
     // The peer's TCP may have acknowledged more than we know: ask before saying no.
     if (destination.lane !== null && destination.lane.checkAcks() > 0 && this.writable) return null;
@@ -485,6 +504,7 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
       this.node.counters.send_queue_full += 1;
       return;
     }
+    this.node.waitsForBudget(this);
     this.#budgetTimer ??= this.node.runtime.timer(() => {
       this.#budgetTimer = null;
       this.#madeRoom();
@@ -547,8 +567,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   }
 }
 
-const copied: Attempt = { withdraw: null };
-const localLent: Attempt = { withdraw: () => false };
+const copied: Attempt = { lent: null };
+const localLent: Attempt = { lent: { withdraw: () => false, acknowledged: () => true } };
 
 const reasons = {
   EAGAIN: ': the send buffer is full',
@@ -567,4 +587,14 @@ function onePiece(piece: Uint8Array): readonly Uint8Array[] {
 function cancelled(why: string): ZerotxError {
   const text = `send ECANCELED: ${why} before the message was acknowledged`;
   return new ZerotxError('ECANCELED', text, { syscall: 'send' });
+}
+
+function resized(): ZerotxError {
+  const text = 'send EINVAL: the buffer was detached or resized while the message waited';
+  return new ZerotxError('EINVAL', text, { syscall: 'send' });
+}
+
+function taken(): ZerotxError {
+  const text = 'the lent buffer was detached or resized before the message was acknowledged';
+  return new ZerotxError('ZTX_MEMORY_TAKEN', text, { syscall: 'send' });
 }

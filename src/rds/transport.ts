@@ -25,6 +25,8 @@ export interface Channel {
   copied(ubuf: Ubuf, bytes: number): void;
   /** Bytes read; 0 at the end of the stream; -EAGAIN when there is nothing; another -errno when the connection is gone. */
   readv(views: readonly Uint8Array[], count: number): number;
+  /** Bytes that arrived and were not read yet. */
+  unreadBytes(): number;
   /** Bytes written here that the peer's transport acknowledged: never too many, never fewer than before. */
   ackedBytes(): number;
   /** Says "no more" behind what was written. */

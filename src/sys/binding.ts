@@ -41,6 +41,8 @@ export interface Native {
   close(fd: number): number;
   /** SIOCOUTQ: bytes written but not yet acknowledged by the peer's TCP. */
   outq(fd: number): number;
+  /** SIOCINQ: bytes received and not yet read. */
+  inq(fd: number): number;
 
   // --- data ---
   /**

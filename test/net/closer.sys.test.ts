@@ -226,7 +226,7 @@ describe('memory that even an abort does not free', { timeout: 3 * DEADLINE_MS }
       const gone = udpSocket();
       calls.close(gone.fd);
       calls.connect(fd, '127.0.0.1', gone.port);
-      const policy = new ZerocopyPolicy({ mode: 'force', loopback: true, thresholdBytes: 1 });
+      const policy = new ZerocopyPolicy({ mode: 'force', loopback: () => true, thresholdBytes: 1 });
       const engine = new ZerocopyEngine(sys, fd, policy, zerocopyCounters(), Date.now);
       const lent = lend(1000);
       const before = reactor().size;

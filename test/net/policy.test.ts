@@ -12,7 +12,7 @@ const MIB = 1024 * KIB;
 const BIG = 64 * KIB;
 
 function policy(mode: ZerocopyMode, loopback = false, thresholdBytes = TCP_THRESHOLD_BYTES): ZerocopyPolicy {
-  return new ZerocopyPolicy({ mode, loopback, thresholdBytes });
+  return new ZerocopyPolicy({ mode, loopback: () => loopback, thresholdBytes });
 }
 
 /** `count` completions at time `nowMs`, the first `copied` of them copied. */
@@ -22,7 +22,10 @@ function completions(of: ZerocopyPolicy, count: number, copied: number, nowMs = 
 
 /** How many calls in a row are refused before the next is lent. */
 function copiesInARow(of: ZerocopyPolicy, atMost: number): number {
-  for (let i = 0; i < atMost; i++) if (of.lends(BIG, 0)) return i;
+  for (let i = 0; i < atMost; i++) {
+    if (of.lends(BIG, 0)) return i;
+    of.copied(BIG);
+  }
   return atMost;
 }
 
@@ -82,9 +85,12 @@ describe('auto, after completions', () => {
     completions(auto, 16, 16, 1000);
     assert.equal(auto.lends(BIG, 30_999), false);
     assert.equal(auto.lends(BIG, 31_000), true);
+    assert.equal(auto.lends(BIG, 31_000), true, 'asking changes nothing');
+    auto.lent(31_000);
     completions(auto, 16, 16, 40_000);
     assert.equal(auto.lends(BIG, 69_999), false);
     assert.equal(auto.lends(BIG, 70_000), true);
+    auto.lent(70_000);
     completions(auto, 16, 0, 70_001);
     assert.equal(auto.lends(BIG, 70_002), true);
   });
@@ -92,7 +98,10 @@ describe('auto, after completions', () => {
   it('tries again after 256 MiB that it copied', () => {
     const auto = policy('auto');
     completions(auto, 16, 16);
-    for (let sent = MIB; sent < 256 * MIB; sent += MIB) assert.equal(auto.lends(MIB, 1), false);
+    for (let sent = 0; sent < 256 * MIB; sent += MIB) {
+      assert.equal(auto.lends(MIB, 1), false);
+      auto.copied(MIB);
+    }
     assert.equal(auto.lends(MIB, 1), true);
   });
 
@@ -140,8 +149,9 @@ describe('refusals', () => {
   it('are not paid with pieces that would be copied anyway', () => {
     const auto = policy('auto');
     auto.refused();
-    for (let i = 0; i < 100; i++) assert.equal(auto.lends(100, 0), false);
+    for (let i = 0; i < 100; i++) auto.copied(100);
     assert.equal(auto.lends(BIG, 0), false);
+    auto.copied(BIG);
     assert.equal(auto.lends(BIG, 0), true);
   });
 
@@ -149,6 +159,7 @@ describe('refusals', () => {
     const force = policy('force');
     force.refused();
     assert.equal(force.lends(BIG, 0), false);
+    force.copied(BIG);
     assert.equal(force.lends(BIG, 0), true);
   });
 });
@@ -181,6 +192,8 @@ it('whatever happens, small pieces are copied, off never lends, and auto does no
         else if (happened.what === 'refused') subject.refused();
         else {
           const lends = subject.lends(happened.bytes, nowMs);
+          if (lends) subject.lent(nowMs);
+          else subject.copied(happened.bytes);
           if (lends) {
             assert.ok(happened.bytes >= TCP_THRESHOLD_BYTES);
             assert.notEqual(mode, 'off');
@@ -190,7 +203,11 @@ it('whatever happens, small pieces are copied, off never lends, and auto does no
       }
       const mayLend = mode === 'force' || (mode === 'auto' && !loopback);
       // A rest is over after 30 s, a penalty after 1024 calls.
-      const answers = Array.from({ length: 1025 }, () => subject.lends(BIG, nowMs + 30_000));
+      const answers = Array.from({ length: 1025 }, () => {
+        const lends = subject.lends(BIG, nowMs + 30_000);
+        if (!lends) subject.copied(BIG);
+        return lends;
+      });
       assert.equal(answers.includes(true), mayLend);
     }),
   );

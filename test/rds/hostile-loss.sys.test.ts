@@ -130,7 +130,8 @@ describe('what was acknowledged is delivered, once', () => {
         next.write(mapMessage(), ...numbered(301, 10, 100));
         assert.equal(await old.gone(), 'fin');
         if (answers) old.fin();
-        await until('the new connection is read', () => next.messages.length > 0);
+        // Neither is read while too much waits for the program: or each new connection would bring some more.
+        assert.equal(next.messages.length, 0);
         victim.reading = true;
         victim.read();
         await until('all of them', () => victim.from(address).length === 310);

@@ -317,7 +317,7 @@ describe('the storm of reconnects in 08', () => {
     // Ports 32777 to 32782 met FIN or RST, 32783 got a map and stayed.
     assert.equal(used, 7);
     assert.equal(driver.counters.conn_reset, 6);
-    assert.equal(driver.connection.peerReachable, true);
+    assert.equal(driver.connection.confirmed, true);
     driver.advance(1500);
     // Six connections on which nothing was ever received carried no data; the seventh carries it once.
     for (const channel of driver.channels.slice(0, -1)) {

@@ -41,6 +41,7 @@ describe('the public doors', () => {
       'RdsMessage',
       'RdsNode',
       'RdsSocket',
+      'StillLentError',
       'ZerotxError',
     ]);
     assert.deepEqual(Object.keys(door).sort(), ['ZerotxError']);

@@ -281,6 +281,10 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     return this.channel?.ackedBytes ?? 0;
   }
 
+  heldBack(): boolean {
+    return false;
+  }
+
   readRest(): void {
     const { channel } = this;
     if (channel === null) return;

@@ -127,6 +127,7 @@ export class Process {
       epochMs: () => options.bootMs,
       zerocopy: zerocopyCounters(),
       nodes: new Map<string, RdsNode>(),
+      budgetWaiters: new Set(),
     };
   }
 
@@ -271,6 +272,10 @@ export class SimChannel implements Channel {
     this.#receivedBytes -= n;
     this.peer.kick();
     return n;
+  }
+
+  unreadBytes(): number {
+    return this.#receivedBytes;
   }
 
   ackedBytes(): number {
