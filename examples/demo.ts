@@ -11,10 +11,13 @@ import { createServer } from 'node:net';
 import { fileURLToPath } from 'node:url';
 
 const seconds = 6;
-/** Start-up takes four seconds, the end at most two; a run that takes this long hangs. */
+const startupSeconds = 4;
+/** Besides start-up the end takes two seconds at most; a run that takes this long hangs. */
 const runTimeoutMs = (seconds + 20) * 1000;
 const rdsPort = 16_385;
 const controlPort = 4000;
+/** As one types it; npx would build the checkout again each time. */
+const stress = 'node dist/cli/rds-stress.js';
 const tool = fileURLToPath(new URL('../../dist/cli/rds-stress.js', import.meta.url));
 const shape = ['-q', '1M', '-a', '1M', '-t', '1', '-d', '1', '-T', String(seconds)];
 
@@ -41,14 +44,33 @@ async function main(): Promise<void> {
   for (const address of [first, second]) await requireFree(address, rdsPort);
   await requireFree(first, controlPort);
   console.log(
-    `rds-stress ${shape.join(' ')} from ${second} to ${first}, ${seconds} s each after 4 s of start-up`,
+    `rds-stress ${shape.join(' ')} from ${second} to ${first}, ${seconds} s each after ${startupSeconds} s of start-up`,
   );
-  console.log('copying ...');
-  const copying = await run(first, second, []);
-  console.log('lending (--zerocopy) ...');
-  const lending = await run(first, second, ['--zerocopy']);
+  const copying = await phase('copying', () => run(first, second, []));
+  const lending = await phase('lending (--zerocopy)', () => run(first, second, ['--zerocopy']));
   console.log(table(copying, lending));
   console.log(meaning(first, second));
+}
+
+/** Says what goes on while `work` lasts: a line a second to somebody who watches, else one line in all. */
+async function phase<T>(name: string, work: () => Promise<T>): Promise<T> {
+  console.error(`${name} ...`);
+  if (!process.stderr.isTTY) return work();
+  let second = 0;
+  const progress = setInterval(() => {
+    second += 1;
+    const measured = Math.min(second - startupSeconds, seconds);
+    console.error(
+      measured <= 0
+        ? `  starting up, ${second} of ${startupSeconds} s`
+        : `  measuring, ${measured} of ${seconds} s`,
+    );
+  }, 1000);
+  try {
+    return await work();
+  } finally {
+    clearInterval(progress);
+  }
 }
 
 async function run(first: string, second: string, extra: readonly string[]): Promise<Run> {
@@ -145,12 +167,16 @@ What this shows: with --zerocopy sendmsg hands over a reference instead of copyi
 of that copy. The bytes still count as copied here: loopback delivers inside one kernel, which copies them to the
 receiver whatever one asks for. So on one machine lending saves the copy in user space and nothing more. It pays in full
 where a network card reads the pages itself: messages of 32 KiB and more, to another machine, without TLS.
-One run each on a machine that does other things too: good for a look, not for a claim.
+Messages/s may go either way, and down as easily as up where other programs want the cores: who gets to run when
+weighs more there than one copy saved. tx us/c and CPU per message tell more. One run each on a machine that does other
+things too is good for a look, not for a claim.
 
-Next:
-  two machines:    a$ npx rds-stress --zerocopy        b$ npx rds-stress -s a -q 1M -a 1M -T 10 --zerocopy
-  your own sizes:  npx rds-stress -r ${first}       npx rds-stress -r ${second} -s ${first} -q 64K -d 8 -t 2 -T 5
-  with intervals:  npm run bench`;
+Next, in this checkout:
+  two machines     a$ ${stress} --zerocopy
+                   b$ ${stress} -s a -q 1M -a 1M -T 10 --zerocopy
+  your own sizes   $ ${stress} -r ${first}
+                   $ ${stress} -r ${second} -s ${first} -q 64K -d 8 -t 2 -T 5
+  with intervals   $ npm run bench -- rds`;
 }
 
 function endChildren(): void {

@@ -31,7 +31,10 @@ async function ask(address, server) {
 const [role = 'both', address = '127.0.0.1', server = '127.0.0.2'] = process.argv.slice(2);
 if (role === 'server') await serve(address);
 else if (role === 'client') await ask(address, server);
-else {
+else if (role !== 'both') {
+  console.error('usage: node echo.js [server [address] | client [address [server]]]');
+  process.exitCode = 2;
+} else {
   serve(server).catch((error) => {
     throw error;
   });

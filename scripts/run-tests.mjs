@@ -9,6 +9,9 @@
  *
  * The fast tests of root run as an unprivileged user: what they prove must not depend on capabilities. If that user
  * cannot reach this folder or this node, both are copied to where it can.
+ *
+ * The output is the same with and without a terminal: node's `spec`, which ends with the counts and, below them, once
+ * more every test that failed, with its file.
  */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, copyFileSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -69,7 +72,7 @@ function testFiles(folder) {
 /** One file after the other: the kernel counts pinned pages per user, so loopback tests would disturb each other. */
 function runTests(node, cwd, options) {
   const compiled = files.map((file) => join(cwd, 'out', file.replace(/\.ts$/, '.js')));
-  const command = ['--test', '--test-concurrency=1', ...compiled];
+  const command = ['--test', '--test-reporter=spec', '--test-concurrency=1', ...compiled];
   const { status, error } = spawnSync(node, command, {
     ...options,
     cwd,

@@ -21,6 +21,7 @@ async function main(args: readonly string[]): Promise<number> {
     output: terminal(settings.json ? process.stderr : process.stdout),
     ending,
     openNode: (address) => RdsNode.open({ address }),
+    loadAddon,
     json: (summary) => process.stdout.write(`${JSON.stringify(summary)}\n`),
   };
   // The first signal ends the run with its summary; the second, of an impatient user, the program.
@@ -43,6 +44,21 @@ async function main(args: readonly string[]): Promise<number> {
     if (code === 'ABORT_ERR') return 130;
     context.output.error(`rds-stress: ${error.message}`);
     return 1;
+  }
+}
+
+/**
+ * Opening a node on an address that no host has (RFC 5737 keeps it for documentation) fails over that address only after
+ * everything else that a node needs was found.
+ */
+async function loadAddon(): Promise<void> {
+  try {
+    const node = await RdsNode.open({ address: '192.0.2.1' });
+    // A host may be set up to bind addresses that it does not have (net.ipv4.ip_nonlocal_bind).
+    await node.close();
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException;
+    if (code !== 'EADDRNOTAVAIL' && code !== 'EADDRINUSE') throw error;
   }
 }
 

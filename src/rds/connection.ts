@@ -147,10 +147,15 @@ export class RdsConnection {
     else this.tick(now);
   }
 
-  /** The program has something to say and cannot even queue it: see that the peer is connected. */
+  /** The program has something to say and cannot even queue it: see that the peer is connected until it sends a map. */
   wanted(now: number): void {
-    this.#wanted = this.state === 'down' || this.state === 'dialing';
+    this.#wanted = true;
     this.tick(now);
+  }
+
+  /** A congestion map came: who was refused tries again, and is wanted() again if that is still in vain. */
+  mapCame(): void {
+    this.#wanted = false;
   }
 
   /** Our attempt is established. */
@@ -312,7 +317,6 @@ export class RdsConnection {
     this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
     this.#upSinceMs = now;
     this.#wasUp = true;
-    this.#wanted = false;
     this.#probeOutstanding = false;
     this.sender.queueMap();
     this.#sendProbe();

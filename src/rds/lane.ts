@@ -56,8 +56,9 @@ export interface LaneNode {
 }
 
 const EAGAIN = -errnoOf('EAGAIN');
-/** Bytes moved before other lanes have their turn. */
+/** Bytes moved before other lanes have their turn, and before the program's handlers have theirs. */
 const TURN_BYTES = 4 * 1024 * 1024;
+const HANDLERS_BYTES = 1024 * 1024;
 const ACK_POLL_MIN_MS = 1;
 const ACK_POLL_MAX_MS = 64;
 const WAITING_MAX = 4;
@@ -76,6 +77,9 @@ export class Lane implements MessageSource {
   #heldBytes = 0;
   #paused = false;
   #readScheduled = false;
+  /** Bytes read, and written, since others last had their turn. */
+  #turnBytes = 0;
+  #turnSentBytes = 0;
   #timer: Timer | null = null;
   #timerAtMs = Number.POSITIVE_INFINITY;
   #ackPollMs = ACK_POLL_MIN_MS;
@@ -253,7 +257,10 @@ export class Lane implements MessageSource {
 
   #handler(): ChannelHandler {
     return {
-      readable: () => this.#read(),
+      readable: () => {
+        this.#turnBytes = 0;
+        this.#read();
+      },
       writable: () => {
         this.checkAcks();
         this.#wake();
@@ -284,6 +291,7 @@ export class Lane implements MessageSource {
   #congestion(map: Uint8Array): void {
     this.#node.counters.cong_update_received += 1;
     this.peerMap.replace(map);
+    this.connection.mapCame();
     this.#node.congestionNews();
   }
 
@@ -328,12 +336,28 @@ export class Lane implements MessageSource {
       }
       sender.wrote(n, this.#copied);
       moved += n;
-      if (moved >= TURN_BYTES) {
-        this.#node.runtime.yield(() => this.#wake());
+      if (moved >= HANDLERS_BYTES) {
+        this.#pumpOn(moved);
         break;
       }
     }
     this.#arm();
+  }
+
+  /**
+   * Goes on behind the program's handlers: a fast receiver acknowledges while we write, and a program that hears of it now
+   * fills the queue before it is empty (measured: a stream of 1 MiB messages otherwise stops for the next timer every time).
+   */
+  #pumpOn(moved: number): void {
+    const { runtime } = this.#node;
+    this.checkAcks();
+    this.#turnSentBytes += moved;
+    if (this.#turnSentBytes < TURN_BYTES) {
+      runtime.defer(() => this.#wake());
+      return;
+    }
+    this.#turnSentBytes = 0;
+    runtime.yield(() => this.#wake());
   }
 
   /** A write met an error. What the peer sent before it is still to be read; the read then meets the error, too. */
@@ -350,13 +374,13 @@ export class Lane implements MessageSource {
     this.#readScheduled = true;
     this.#node.runtime.yield(() => {
       this.#readScheduled = false;
+      this.#turnBytes = 0;
       this.#read();
     });
   }
 
   #read(): void {
     const { receiver } = this.connection;
-    let moved = 0;
     // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer.
     while (!this.#paused || !this.connection.confirmed) {
       const channel = this.#channel;
@@ -375,14 +399,34 @@ export class Lane implements MessageSource {
         break;
       }
       if (this.#channel !== channel || !channel.readable) break;
-      moved += n;
-      if (moved >= TURN_BYTES) {
+      this.#turnBytes += n;
+      if (this.#turnBytes >= TURN_BYTES) {
         this.#readLater();
+        break;
+      }
+      if (receiver.deliveredLarge) {
+        this.#readSoon();
         break;
       }
     }
     this.checkAcks();
     this.#arm();
+  }
+
+  /**
+   * Goes on behind the program's handlers and the releases they cause: when they recycle what came, the next large message
+   * is read into the same memory, which is still in the cache (measured: 20 % more throughput at 1 MiB).
+   */
+  #readSoon(): void {
+    if (this.#readScheduled) return;
+    this.#readScheduled = true;
+    const { runtime } = this.#node;
+    runtime.defer(() =>
+      runtime.defer(() => {
+        this.#readScheduled = false;
+        this.#read();
+      }),
+    );
   }
 
   /** Before closing: what is there now. A peer that goes on sending behind our FIN does not keep us. */

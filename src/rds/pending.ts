@@ -179,6 +179,9 @@ export class PendingSends {
     try {
       attempt = pending.request.attempt((outcome, error) => this.#released(pending, outcome, error));
     } catch (error) {
+      // Its peer was forgotten, and another one has the place: it had one when it began to wait, and may have one again.
+      const waits = this.#waiting.get(pending.key)?.has(pending) ?? false;
+      if (waits && error instanceof ZerotxError && error.code === 'ENOBUFS') return 'ENOBUFS';
       this.#settle(pending, () => pending.reject(error));
       return null;
     }

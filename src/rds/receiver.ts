@@ -55,12 +55,15 @@ interface BigMessage {
   readonly seqHi: number;
   readonly seqLo: number;
   readonly flagged: boolean;
-  readonly buffer: ReceiveBuffer;
+  /** Taken when its first bytes are to be read: by then the one before may be recycled, and is warm. */
+  buffer: ReceiveBuffer | null;
   readonly length: number;
   filled: number;
 }
 
 export class LaneReceiver {
+  /** The last filled() completed a message in a buffer of its own. */
+  deliveredLarge = false;
   readonly #host: ReceiverHost;
   readonly #pool: BufferPool;
   readonly #releases: ReleaseQueue;
@@ -100,6 +103,7 @@ export class LaneReceiver {
     if (big === null) {
       views.push(this.#chunk.bytes.subarray(this.#fill));
     } else {
+      big.buffer ??= this.#acquire(big.length);
       views.push(big.buffer.bytes.subarray(big.filled, big.length));
       views.push(this.#chunk.bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
     }
@@ -110,7 +114,8 @@ export class LaneReceiver {
   filled(n: number): boolean {
     const big = this.#big;
     let rest = n;
-    if (big !== null) {
+    this.deliveredLarge = false;
+    if (big !== null && big.buffer !== null) {
       const take = Math.min(rest, big.length - big.filled);
       big.filled += take;
       rest -= take;
@@ -119,6 +124,7 @@ export class LaneReceiver {
       if (!this.#isDuplicate(big.seqHi, big.seqLo, big.flagged))
         this.#host.data(big.sport, big.dport, big.buffer, 0, big.length);
       big.buffer.unref();
+      this.deliveredLarge = true;
     }
     this.#fill += rest;
     const sane = this.#parse();
@@ -144,8 +150,8 @@ export class LaneReceiver {
 
   /** The connection is gone: forget what is incomplete; the expectation stays. */
   reset(): void {
-    if (this.partialBytes > 0 || this.#skip > 0) this.#counters.recv_truncated += 1;
-    this.#big?.buffer.unref();
+    if (this.partialBytes > 0 || this.#big !== null || this.#skip > 0) this.#counters.recv_truncated += 1;
+    this.#big?.buffer?.unref();
     this.#big = null;
     this.#skip = 0;
     this.#pos = this.#fill;
@@ -247,9 +253,9 @@ export class LaneReceiver {
     const seqHi = seqHiOf(bytes, header);
     const seqLo = seqLoOf(bytes, header);
     const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
-    const buffer = this.#acquire(length);
     const have = this.#fill - header - HEADER_BYTES;
-    bytes.copy(buffer.bytes, 0, header + HEADER_BYTES, this.#fill);
+    const buffer = have === 0 ? null : this.#acquire(length);
+    if (buffer !== null) bytes.copy(buffer.bytes, 0, header + HEADER_BYTES, this.#fill);
     this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, length, filled: have };
     this.#pos = this.#fill;
   }

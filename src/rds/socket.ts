@@ -18,6 +18,7 @@ import { pinnedPages } from '../core/budget.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
+import { formatIp, parseIp } from '../wire/sockaddr.ts';
 import { type CookieQueue, ReleaseOrder } from './cookies.ts';
 import { INLINE_BYTES_MAX } from './memory.ts';
 import type { Destination, RdsNode } from './node.ts';
@@ -249,10 +250,9 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.#checkOpen('cancelSentTo');
     checkString('address', address);
     const lane = this.node.lane(address);
-    if (lane === undefined) return;
-    lane.checkAcks();
-    this.#pending.withdraw(lane.address, cancelled('cancelSentTo() was called'));
-    lane.connection.sender.cancel(this);
+    lane?.checkAcks();
+    this.#pending.withdraw(formatIp(parseIp(address)), cancelled('cancelSentTo() was called'));
+    lane?.connection.sender.cancel(this);
     this.#madeRoom();
   }
 

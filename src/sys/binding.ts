@@ -141,10 +141,14 @@ function load(): Native {
   try {
     return (override ? require(override) : require('node-gyp-build')(root)) as Native;
   } catch (cause) {
+    // npm builds nothing for a dependency without an install script, and `npm rebuild` does not either.
+    const build = root.includes('/node_modules/')
+      ? 'npm explore zerotx -- npm run build:native'
+      : 'npm run build:native';
     throw new ZerotxError(
       'ZTX_NO_ADDON',
       `the native addon for ${process.platform}-${process.arch} is missing in ${root}; ` +
-        'build it with "npm run build:native" (needs a C compiler and Python)',
+        `build it with "${build}" (needs a C and C++ compiler, make and Python)`,
       { cause },
     );
   }

@@ -25,7 +25,14 @@ interface Tool {
 }
 
 function start(...args: string[]): Tool {
-  const child = spawn(process.execPath, [tool, ...args], { stdio: ['ignore', 'pipe', 'pipe'] });
+  return startWith({}, ...args);
+}
+
+function startWith(env: NodeJS.ProcessEnv, ...args: string[]): Tool {
+  const child = spawn(process.execPath, [tool, ...args], {
+    stdio: ['ignore', 'pipe', 'pipe'],
+    env: { ...process.env, ...env },
+  });
   children.add(child);
   let out = '';
   let errors = '';
@@ -201,7 +208,32 @@ test('an address whose RDS port is taken', { timeout: 20_000 }, async () => {
   assert.equal(failed.code, 1);
   assert.match(failed.errors, /RDS port 16385 is taken on 127\.0\.0\.52/);
   assert.equal((await passive.ended).code, 1);
+  const early = await start('-r', '127.0.0.52').ended;
+  assert.equal(early.code, 1);
+  assert.match(early.errors, /^rds-stress: RDS port 16385 is taken on 127\.0\.0\.52, .*\n$/);
+  assert.doesNotMatch(early.out, /waiting/);
   taken.close();
+});
+
+test('without the addon the passive side says so instead of waiting', { timeout: 20_000 }, async () => {
+  for (const args of [[], ['-r', '127.0.0.55']]) {
+    const { code, out, errors } = await startWith({ ZEROTX_ADDON: '/nonexistent.node' }, ...args).ended;
+    assert.equal(code, 1);
+    assert.match(errors, /^rds-stress: .*addon.*\n$/);
+    assert.doesNotMatch(out, /waiting/);
+  }
+});
+
+test('IPv6 addresses are refused', { timeout: 20_000 }, async () => {
+  for (const args of [
+    ['-r', '::1'],
+    ['-s', '::1'],
+    ['-s', '127.0.0.1', '-r', '::1'],
+  ]) {
+    const { code, errors } = await start(...args).ended;
+    assert.equal(code, 1);
+    assert.equal(errors, "rds-stress: '::1' is not an IPv4 address\n");
+  }
 });
 
 test('usage', { timeout: 20_000 }, async () => {

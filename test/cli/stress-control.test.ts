@@ -10,7 +10,9 @@ import { runActive } from '../../src/cli/stress/active.ts';
 import { Ending } from '../../src/cli/stress/ending.ts';
 import { runPassive } from '../../src/cli/stress/passive.ts';
 import type { Context } from '../../src/cli/stress/run.ts';
+import type { StressNode } from '../../src/cli/stress/socket.ts';
 import type { Summary } from '../../src/cli/stress/summary.ts';
+import { ZerotxError } from '../../src/index.ts';
 import {
   decodeOptions,
   defaultOptions,
@@ -68,6 +70,7 @@ function rig(run: Partial<StressOptions>, own: Partial<Context['settings']> = {}
       opened.push(address);
       return Promise.resolve(network.node(address));
     },
+    loadAddon: () => Promise.resolve(),
     json: (summary) => summaries.push(summary),
   };
   const printed = (pattern: RegExp): Promise<string> =>
@@ -297,6 +300,50 @@ test('active: interrupted while it tries again', { timeout: 10_000 }, async () =
   const done = runActive(side.context, '127.0.0.1');
   side.context.ending.end('interrupt');
   await assert.rejects(done, { code: 'ABORT_ERR' });
+});
+
+for (const address of ['::1', 'fe80::1%lo'])
+  test(`neither side takes ${address} for an address`, { timeout: 10_000 }, async () => {
+    const error = { code: 'EINVAL', message: `'${address}' is not an IPv4 address` };
+    await assert.rejects(runActive(rig({}).context, address), error);
+    await assert.rejects(runActive(rig({}, { receiveAddress: address }).context, '127.0.0.1'), error);
+    await assert.rejects(runPassive(rig({}, { receiveAddress: address }).context), error);
+  });
+
+test('passive: what keeps it from running is said before it waits', { timeout: 10_000 }, async () => {
+  const missing = new ZerotxError('ZTX_NO_ADDON', 'no addon');
+  const refuse = (): Promise<never> => Promise.reject(missing);
+  const anywhere = rig({ startingPort: 0 });
+  await assert.rejects(runPassive({ ...anywhere.context, loadAddon: refuse }), missing);
+  const here = rig({ startingPort: 0 }, { receiveAddress: '127.0.0.1' });
+  await assert.rejects(runPassive({ ...here.context, openNode: refuse }), missing);
+  assert.deepEqual([...anywhere.lines, ...here.lines], []);
+});
+
+test('passive: the node that it opened before it waited serves the run, and is closed', {
+  timeout: 10_000,
+}, async () => {
+  const side = rig({ startingPort: 0 }, { receiveAddress: '127.0.0.1' });
+  let closed = 0;
+  const openNode = async (address: string): Promise<StressNode> => {
+    const node = await side.context.openNode(address);
+    return { ...node, close: () => Promise.resolve(++closed) };
+  };
+  const done = runPassive({ ...side.context, openNode });
+  const line = await side.printed(/waiting for incoming connection/);
+  assert.deepEqual(side.opened, ['127.0.0.1']);
+  const peer = await dial(Number(line.split(':')[1]));
+  peer.end(encodeOptions(wanted));
+  await assert.rejects(done, { code: 'ECONNRESET' });
+  peer.destroy();
+  assert.deepEqual([side.opened, closed], [['127.0.0.1'], 1]);
+
+  const interrupted = rig({ startingPort: 0 }, { receiveAddress: '127.0.0.1' });
+  const waiting = runPassive({ ...interrupted.context, openNode });
+  await interrupted.printed(/waiting for incoming connection/);
+  interrupted.context.ending.end('interrupt');
+  await assert.rejects(waiting, { code: 'ABORT_ERR' });
+  assert.equal(closed, 2);
 });
 
 test('active: an unknown name', { timeout: 10_000 }, async () => {

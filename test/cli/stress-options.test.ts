@@ -51,6 +51,9 @@ const refusedCases: [args: string[], message: RegExp][] = [
   [['-D', '1M'], /-D.*RDMA is not possible over TCP/],
   [['--rdma-bytes', '64'], /RDMA is not possible over TCP/],
   [['-I', '2'], /RDMA/],
+  [['-I'], /-I.*not supported.*RDMA/],
+  [['-I', '-s', 'b'], /-I.*not supported.*RDMA/],
+  [['--tos'], /--tos.*not supported/],
   [['-M', '1'], /RDMA/],
   [['--rdma-use-fence', '0'], /RDMA/],
   [['--rdma-key-o-meter'], /--rdma-key-o-meter.*RDMA/],
@@ -87,7 +90,14 @@ test('--help and --version end with 0 and name what counts', () => {
     .exitOverride()
     .configureOutput({ writeOut: (part) => (text += part), writeErr: () => {} });
   assert.throws(() => parseSettings(command, ['--help']), { exitCode: 0 });
-  for (const word of ['--zerocopy', '100 is one core', 'Not supported', '-r, --recv-addr', '--json'])
+  for (const word of [
+    '--zerocopy',
+    '100 is one core',
+    'Not supported',
+    '-1.00 without -c',
+    '-r, --recv-addr',
+    '--json',
+  ])
     assert.ok(text.includes(word), word);
   assert.throws(() => parseSettings(command, ['--version']), { exitCode: 0 });
   assert.ok(text.endsWith('1.2.3\n'));

@@ -4,115 +4,11 @@
  */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import type { FixedBudget } from '../../src/core/budget.ts';
 import { ZerotxError } from '../../src/core/errors.ts';
-import type { Outcome } from '../../src/core/ubuf.ts';
-import type { RdsEnvironment } from '../../src/rds/environment.ts';
-import { RdsNode } from '../../src/rds/node.ts';
-import type { SocketOptions } from '../../src/rds/options.ts';
+import { StillLentError } from '../../src/rds/pending.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
-import { Random } from '../support/random.ts';
 import { codeOf } from '../support/rds-nodes.ts';
-import { Process, World } from '../support/sim.ts';
-
-const TO = { address: '10.0.0.2', port: 5000 };
-
-interface Scene {
-  world: World;
-  /** The smaller address: it dials. */
-  a: RdsNode;
-  b: RdsNode;
-  socket: RdsSocket;
-  peer: RdsSocket;
-  budget: FixedBudget;
-  /** Timers of `a` that are set and neither fired nor cancelled. */
-  timers(): number;
-}
-
-function scene(
-  options: SocketOptions = { zerocopy: true },
-  { budgetPages = -1, peer = {} as SocketOptions } = {},
-): Scene {
-  const world = new World(new Random(11));
-  const process = { lendable: true, budgetPages, bootMs: 1_000_000 };
-  const environment = new Process(world, process).environment;
-  const counted = countTimers(environment);
-  const a = new RdsNode('10.0.0.1', counted.environment);
-  const b = new RdsNode('10.0.0.2', new Process(world, { ...process, budgetPages: -1 }).environment);
-  const scene = { world, a, b, socket: a.bind(4000, options), peer: b.bind(TO.port, peer) };
-  return { ...scene, budget: environment.budget as FixedBudget, timers: counted.timers };
-}
-
-function countTimers(environment: RdsEnvironment): { environment: RdsEnvironment; timers: () => number } {
-  let timers = 0;
-  const { runtime } = environment;
-  const timer: typeof runtime.timer = (task, delayMs) => {
-    timers += 1;
-    let over = false;
-    const end = (): void => {
-      if (!over) timers -= 1;
-      over = true;
-    };
-    const inner = runtime.timer(() => {
-      end();
-      task();
-    }, delayMs);
-    return {
-      cancel: () => {
-        end();
-        inner.cancel();
-      },
-    };
-  };
-  return { environment: { ...environment, runtime: { ...runtime, timer } }, timers: () => timers };
-}
-
-/** Lets promises settle between steps of the world. */
-const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
-
-async function run(world: World, ms: number): Promise<void> {
-  world.run(world.now + ms);
-  await turn();
-  world.settle();
-  await turn();
-}
-
-/** Nothing moves on any connection from now on. */
-function stall(world: World): void {
-  for (const link of world.links) link.stall(1e5);
-}
-
-/** What became of a promise so far. */
-interface Fate {
-  outcome(): Outcome | null;
-  error(): unknown;
-}
-
-function watch(promise: Promise<unknown>): Fate {
-  let outcome: Outcome | null = null;
-  let error: unknown = null;
-  promise.then(
-    (value) => {
-      outcome = (value as Outcome | undefined) ?? null;
-    },
-    (reason) => {
-      error = reason;
-    },
-  );
-  return { outcome: () => outcome, error: () => error };
-}
-
-function codeFrom(fate: Fate): string | undefined {
-  const error = fate.error();
-  return error instanceof ZerotxError ? error.code : undefined;
-}
-
-function readAll(socket: RdsSocket): number[] {
-  const sizes: number[] = [];
-  for (let m = socket.recvmsg(); m !== null; m = socket.recvmsg())
-    if (m.kind === 'data') sizes.push(m.length);
-  return sizes;
-}
+import { codeFrom, readAll, run, scene, stall, TO, watch } from '../support/scene.ts';
 
 describe('100 senders of a congested port', () => {
   it('all go on after the last clear, though it flickers', async () => {
@@ -419,8 +315,13 @@ describe('send() that is given up', () => {
       assert.equal(codeFrom(sent), 'ZTX_STILL_LENT');
       assert.ok(isReason((sent.error() as ZerotxError).cause));
       assert.equal(socket.lentBytes, 1 << 20);
+      assert.ok(sent.error() instanceof StillLentError);
+      const released = watch((sent.error() as StillLentError).released);
+      await run(world, 100);
+      assert.equal(released.outcome(), null, 'not yet');
       await run(world, 2e5);
       assert.equal(socket.lentBytes, 0);
+      assert.equal(released.outcome()?.bytes, 1 << 20, 'the buffer is the caller’s after all');
       assert.deepEqual(readAll(peer), [1, 1 << 20]);
     });
 
@@ -459,10 +360,12 @@ describe('closing with memory lent', () => {
     assert.equal(codeFrom(closing), 'ZTX_STILL_LENT');
     const rejected = sends.filter((fate) => codeFrom(fate) === 'ZTX_STILL_LENT');
     assert.equal(rejected.length, socket.lentBytes >> 20, 'their buffers are not the caller’s');
+    const released = rejected.map((fate) => watch((fate.error() as StillLentError).released));
     const withdrawn = sends.filter((fate) => codeFrom(fate) === 'ECANCELED');
     assert.equal(withdrawn.length, 8 - rejected.length, 'withdrawn, and free');
     await run(world, 2e5);
     assert.equal(socket.lentBytes, 0);
     assert.deepEqual([a.stats().lentBytes, a.stats().queuedBytes, budget.used()], [0, 0, 0]);
+    assert.ok(released.every((fate) => fate.outcome()?.bytes === 1 << 20));
   });
 });

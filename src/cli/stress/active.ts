@@ -27,13 +27,18 @@ export async function runActive(context: Context, sendAddress: string): Promise<
   }
 }
 
-/** The IPv4 address of a name or dotted quad, as a number. */
+/** The IPv4 address of a name or dotted quad, as a number: the options that travel have room for no other kind. */
 export async function resolve(name: string): Promise<number> {
-  const literal = addressNumber(name);
-  if (literal !== undefined) return literal;
+  const address = addressNumber(name) ?? addressNumber(await lookUp(name));
+  if (address !== undefined) return address;
+  throw new ZerotxError('EINVAL', `'${name}' is not an IPv4 address`);
+}
+
+/** What the resolver makes of `name`; an IPv6 address, whatever family is asked for, it gives back as it is. */
+async function lookUp(name: string): Promise<string> {
   try {
     const { address } = await lookup(name, { family: 4 });
-    return addressNumber(address) ?? 0;
+    return address;
   } catch (cause) {
     throw new ZerotxError('EADDRNOTAVAIL', `invalid host name or dotted quad '${name}'`, { cause });
   }

@@ -56,7 +56,8 @@ Examples:
                                     $ rds-stress -r 127.0.0.2 -s 127.0.0.1 -q 1M -a 1M -T 5
 
 Columns, once a second: sockets, requests sent and received, KiB/s both ways, RDMA KiB/s in and out (always 0),
-microseconds in sendmsg per request, microseconds from a request to its acknowledgement, CPU.
+microseconds in sendmsg per request (tx us/c), microseconds from a request to its acknowledgement (rtt us), and the
+CPU time of this process (cpu %), which is -1.00 without -c.
 
 Not supported, because RDS runs over TCP in user space here: -D, -I, -M, --rdma-*, -Q, -R, --reset, --async.`;
 
@@ -112,8 +113,9 @@ export function stressCommand(version: string): Command {
     .option('--zerocopy', 'lend the messages instead of copying them (this side only)')
     .option('--json', 'print the summary as one JSON object on standard output, all else on standard error')
     .addHelpText('after', helpTail);
+  // Values are optional, so that one that is missing is not what is complained about.
   for (const [flags, value] of refused)
-    command.addOption(new Option(value === '' ? flags : `${flags} <${value}>`).hideHelp());
+    command.addOption(new Option(value === '' ? flags : `${flags} [${value}]`).hideHelp());
   return command;
 }
 

@@ -4,6 +4,9 @@
  * Anybody can connect to the control port. A connection that sends no options within a few seconds, or options that
  * cannot be run, is told off in one line and closed; the wait goes on. Connections are read side by side, so that a
  * silent one does not keep the real peer out.
+ *
+ * Who says that it waits can also run: with `-r` the RDS node is open by then, without it, where the peer decides which
+ * of our addresses it will be, at least the addon is loaded.
  */
 import { type AddressInfo, createServer, type Server } from 'node:net';
 import { ZerotxError } from '../../index.ts';
@@ -13,7 +16,7 @@ import { ControlConnection } from './control.ts';
 import { refusal } from './limits.ts';
 import { addressNumber, dotted } from './numbers.ts';
 import type { Output } from './report.ts';
-import { type Context, run } from './run.ts';
+import { type Context, closeNode, openNode, run } from './run.ts';
 
 const optionsTimeoutMs = 5_000;
 const connectionsMax = 16;
@@ -21,13 +24,20 @@ const connectionsMax = 16;
 export async function runPassive(context: Context): Promise<void> {
   const { settings } = context;
   const own = settings.receiveAddress === undefined ? 0 : await resolve(settings.receiveAddress);
-  const { control, options } = await awaitPeer(own, settings.run.startingPort, context);
+  const node = own === 0 ? undefined : await openNode(own, context);
+  if (node === undefined) await context.loadAddon();
+  const { control, options } = await awaitPeer(own, settings.run.startingPort, context).catch(
+    async (error) => {
+      if (node !== undefined) await closeNode(node, context);
+      throw error;
+    },
+  );
   // Its addresses, seen from here.
   const sendAddr =
     options.receiveAddr === 0 ? (addressNumber(control.remoteAddress) ?? 0) : options.receiveAddr;
   const receiveAddr = own === 0 ? (addressNumber(control.localAddress) ?? 0) : own;
   try {
-    await run('passive', { ...options, sendAddr, receiveAddr }, control, context);
+    await run('passive', { ...options, sendAddr, receiveAddr }, control, context, node);
   } finally {
     control.destroy();
   }

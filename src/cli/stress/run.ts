@@ -27,6 +27,8 @@ export interface Context {
   output: Output;
   ending: Ending;
   openNode(address: string): Promise<StressNode>;
+  /** Rejects where no node could be opened, whatever its address. */
+  loadAddon(): Promise<void>;
   /** Where `--json` puts the summary. */
   json(summary: Summary): void;
 }
@@ -34,23 +36,28 @@ export interface Context {
 /** How long the end of a run waits for the peer, and then for lent buffers. */
 const lingerMs = 1_000;
 
-/** `options` as this side sees them: `receiveAddr` is our address, `sendAddr` the peer's. */
+/**
+ * `options` as this side sees them: `receiveAddr` is our address, `sendAddr` the peer's. `opened` is the node of our
+ * address if there is one already; it is closed in any case.
+ */
 export async function run(
   role: 'active' | 'passive',
   options: StressOptions,
   control: ControlConnection,
   context: Context,
+  opened?: StressNode,
 ): Promise<void> {
-  refuseSameAddress(options);
-  const node = await openNode(options, context);
+  let node = opened;
   try {
+    refuseSameAddress(options);
+    node ??= await openNode(options.receiveAddr, context);
     await runOn(node, role, options, control, context);
   } catch (error) {
     // Whatever a failed run stumbled over later, the failure is the reason.
     throw context.ending.failure ?? error;
   } finally {
     control.destroy();
-    await closeNode(node, context);
+    if (node !== undefined) await closeNode(node, context);
   }
 }
 
@@ -64,22 +71,27 @@ export function refuseSameAddress(options: StressOptions): void {
   );
 }
 
-async function openNode(options: StressOptions, context: Context): Promise<StressNode> {
-  const address = dotted(options.receiveAddr);
+/** The node of our address, or the reason in words of the command line. */
+export async function openNode(ownAddress: number, context: Context): Promise<StressNode> {
+  const address = dotted(ownAddress);
   try {
     return await context.openNode(address);
   } catch (error) {
-    if (!(error instanceof ZerotxError) || error.code !== 'EADDRINUSE') throw error;
-    throw new ZerotxError(
-      error.code,
-      `RDS port 16385 is taken on ${address}, by another program or the kernel's rds_tcp; choose another address with -r`,
-      { cause: error, address },
-    );
+    const text = error instanceof ZerotxError ? openProblems[error.code] : undefined;
+    if (text === undefined) throw error;
+    throw new ZerotxError((error as ZerotxError).code, text(address), { cause: error, address });
   }
 }
 
+const openProblems: Record<string, (address: string) => string> = {
+  EADDRINUSE: (address) =>
+    `RDS port 16385 is taken on ${address}, by another program or the kernel's rds_tcp; choose another address with -r`,
+  EADDRNOTAVAIL: (address) =>
+    `${address} is not an address of this host; "ip address" lists those that -r can be`,
+};
+
 /** The run is over whatever happens here: a peer that vanished with what it was sent does not fail it. */
-async function closeNode(node: StressNode, context: Context): Promise<void> {
+export async function closeNode(node: StressNode, context: Context): Promise<void> {
   try {
     await node.close({ timeoutMs: lingerMs });
   } catch (error) {
