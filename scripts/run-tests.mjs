@@ -14,7 +14,17 @@
  * more every test that failed, with its file.
  */
 import { spawnSync } from 'node:child_process';
-import { chmodSync, copyFileSync, cpSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import {
+  chmodSync,
+  copyFileSync,
+  cpSync,
+  existsSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -72,14 +82,32 @@ function testFiles(folder) {
 /** One file after the other: the kernel counts pinned pages per user, so loopback tests would disturb each other. */
 function runTests(node, cwd, options) {
   const compiled = files.map((file) => join(cwd, 'out', file.replace(/\.ts$/, '.js')));
-  const command = ['--test', '--test-reporter=spec', '--test-concurrency=1', ...compiled];
-  const { status, error } = spawnSync(node, command, {
-    ...options,
-    cwd,
-    stdio: ['ignore', 'inherit', 'inherit'],
-  });
-  if (error !== undefined) throw error;
-  return status ?? 1;
+  const counts = mkdtempSync(join(tmpdir(), 'zerotx-counts-'));
+  const tap = join(counts, 'tap');
+  writeFileSync(tap, '');
+  for (const path of [counts, tap]) chmodSync(path, 0o777);
+  const reporters = ['spec', 'tap'].flatMap((reporter) => [
+    `--test-reporter=${reporter}`,
+    `--test-reporter-destination=${reporter === 'tap' ? tap : 'stdout'}`,
+  ]);
+  try {
+    const { status, error } = spawnSync(node, ['--test', ...reporters, '--test-concurrency=1', ...compiled], {
+      ...options,
+      cwd,
+      stdio: ['ignore', 'inherit', 'inherit'],
+    });
+    if (error !== undefined) throw error;
+    // The counts once more, last and in TAP's form, for whoever reads the end of a log.
+    console.log(
+      readFileSync(tap, 'utf8')
+        .split('\n')
+        .filter((line) => /^# (?:tests|pass|fail|cancelled|skipped) /.test(line))
+        .join('\n'),
+    );
+    return status ?? 1;
+  } finally {
+    rmSync(counts, { recursive: true, force: true });
+  }
 }
 
 function runUnprivileged() {

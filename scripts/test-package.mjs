@@ -53,7 +53,13 @@ function pack() {
   const args = ['pack', '--json', '--ignore-scripts', '--pack-destination', stage];
   const [result] = JSON.parse(run('npm', args, { cwd: root }));
   const files = new Set(result.files.map((file) => file.path));
-  const wanted = [`prebuilds/linux-${process.arch}/zerotx.node`, 'README.md', 'LICENSE', ...targets()];
+  const wanted = [
+    `prebuilds/linux-${process.arch}/zerotx.node`,
+    'README.md',
+    'LICENSE',
+    'docs/api.md',
+    ...targets(),
+  ];
   const missing = wanted.filter((file) => !files.has(file.replace(/^\.\//, '')));
   if (missing.length > 0) throw new Error(`not in the tarball: ${missing.join(', ')}`);
   const stray = [...files].filter((file) => /^(test|out|build|node_modules|\.)/.test(file));

@@ -213,6 +213,11 @@ export class RdsConnection {
     if (this.state === 'up' && !this.confirmed) this.#confirm(now);
   }
 
+  /** Reading is not held back any more: what the peer sent meanwhile takes its time. */
+  resumed(now: number): void {
+    if (this.state === 'draining') this.#deadlineMs = now + DRAIN_MS;
+  }
+
   /** The peer said FIN, and everything before it was read. */
   peerEnded(now: number): void {
     if (this.state !== 'up' && this.state !== 'draining') return;

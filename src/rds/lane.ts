@@ -196,6 +196,7 @@ export class Lane implements MessageSource {
   resumeIfRoom(nodeFull: boolean): boolean {
     if (this.#paused && (nodeFull || this.#heldBytes * 2 > this.#node.limits.heldBytesPerPeer)) return false;
     this.#paused = false;
+    this.connection.resumed(this.#node.runtime.now());
     this.#readLater();
     return true;
   }
