@@ -41,7 +41,7 @@ test('it has every class, limit, event, option and counter', () => {
   // For the library's own use, though it can be seen.
   const internal = new Set(
     [
-      'constructor budgetFreed cancel checkAcks congestionNews deliver deliverLocally destination emitEvents',
+      'constructor roomMade cancel checkAcks congestionNews deliver deliverLocally destination emitEvents',
       'eventsDue forget held lane laneClosed paused peers receiveLocally sequenceBase unbind uncharge waitsForBudget warn',
     ]
       .join(' ')

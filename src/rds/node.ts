@@ -244,7 +244,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.budget.uncharge(pages);
     const waiting = this.#environment.budgetWaiters;
     if (waiting.size === 0) return;
-    for (const socket of waiting) socket.budgetFreed();
+    for (const socket of waiting) socket.roomMade();
     waiting.clear();
   }
 
@@ -338,6 +338,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.#lanes.delete(lane.address);
     this.#paused.delete(lane);
     this.#destinations.clear();
+    // A send that waited for this lane gets a new one.
+    for (const socket of this.#sockets.values()) socket.roomMade();
     if (this.#lanes.size === 0) this.#allClosed?.();
   }
 

@@ -317,8 +317,8 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.#madeRoom();
   }
 
-  /** For the node: the memlock budget has more room. */
-  budgetFreed(): void {
+  /** For the node: the memlock budget has more room, or a peer's place is free. */
+  roomMade(): void {
     this.#madeRoom();
   }
 

@@ -190,7 +190,7 @@ describe('the memlock budget', () => {
       if (writable < 20) codeOf(() => socket.sendmsg(Buffer.alloc(600), TO, { zerocopy: true, cookie: 1 }));
     });
     for (let i = 0; i < 50; i++) {
-      socket.budgetFreed();
+      socket.roomMade();
       await run(world, 1);
     }
     assert.ok(timers() <= before + 1, `${timers()} timers`);
