@@ -30,6 +30,7 @@ import {
   SO_ZEROCOPY,
   SOCK_STREAM,
   SOL_SOCKET,
+  TCP_CONGESTION,
   TCP_KEEPCNT,
   TCP_KEEPIDLE,
   TCP_KEEPINTVL,
@@ -38,7 +39,7 @@ import {
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES } from '../wire/sockaddr.ts';
 import { lingerClosed } from './closer.ts';
-import { isLocalAddress } from './local.ts';
+import { isLocalAddress, isLoopback } from './local.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
 import { type ZerocopyCounters, ZerocopyEngine } from './zerocopy.ts';
 
@@ -65,6 +66,7 @@ export interface TcpHandler {
 
 const EAGAIN = -errnoOf('EAGAIN');
 const EINPROGRESS = -errnoOf('EINPROGRESS');
+const RENO = Buffer.from('reno');
 const EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
 export class TcpChannel {
@@ -98,7 +100,7 @@ export class TcpChannel {
     this.remotePort = remote.port;
     this.#connecting = connecting;
     this.#handler = handler;
-    const canLend = configure(fd, options);
+    const canLend = configure(fd, options, remote.address);
     const policy = new ZerocopyPolicy({
       mode: canLend ? options.mode : 'off',
       thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
@@ -304,7 +306,10 @@ export class TcpChannel {
 }
 
 /** False if flagged calls would never complete: the kernel ignores the flag on a socket that refused the option. */
-function configure(fd: number, options: TcpOptions): boolean {
+function configure(fd: number, options: TcpOptions, remoteAddress: string): boolean {
+  // A path inside this host has no bottleneck to find, and pacing it (bbr) costs twice the CPU (docs/performance.md). Where
+  // the system does not allow reno, its default stays.
+  if (isLoopback(remoteAddress)) native().setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
   calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   const keepAlive = options.keepAlive;
   if (keepAlive !== undefined) {

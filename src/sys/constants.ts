@@ -35,6 +35,7 @@ export const TCP_KEEPIDLE = 4;
 export const TCP_KEEPINTVL = 5;
 export const TCP_KEEPCNT = 6;
 export const TCP_INFO = 11;
+export const TCP_CONGESTION = 13;
 
 // linux/in.h, linux/in6.h
 export const IP_RECVERR = 11;

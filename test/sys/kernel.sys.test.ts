@@ -12,6 +12,7 @@ import {
   AF_UNIX,
   EPOLLERR,
   EPOLLIN,
+  IPPROTO_TCP,
   MSG_ZEROCOPY,
   SHUT_WR,
   SO_ERROR,
@@ -19,6 +20,7 @@ import {
   SO_ZEROCOPY,
   SOCK_STREAM,
   SOL_SOCKET,
+  TCP_CONGESTION,
 } from '../../src/sys/constants.ts';
 import { completionRange, isCopied } from '../../src/wire/errqueue.ts';
 import {
@@ -32,6 +34,20 @@ import {
   tcpPair,
   waitFor,
 } from '../support/sockets.ts';
+
+describe('kernel: congestion control', () => {
+  it('an ordinary process may choose reno for a connection', () => {
+    const fd = calls.socket(AF_INET, SOCK_STREAM);
+    try {
+      calls.setOptionBytes(fd, IPPROTO_TCP, TCP_CONGESTION, Buffer.from('reno'));
+      const name = Buffer.alloc(16);
+      calls.getOptionBytes(fd, IPPROTO_TCP, TCP_CONGESTION, name);
+      assert.equal(name.toString('latin1').replace(/\0+$/, ''), 'reno');
+    } finally {
+      calls.close(fd);
+    }
+  });
+});
 
 describe('kernel: SO_ZEROCOPY', { timeout: 6 * DEADLINE_MS }, () => {
   it('is inherited by accepted sockets (so the listener is where to set it)', async () => {
