@@ -8,6 +8,7 @@ import { after, before, describe, type TestContext, test } from 'node:test';
 import { setImmediate as turn } from 'node:timers/promises';
 import { RdsNode, ZerotxError } from '../../src/rds/index.ts';
 import { runChild } from '../support/children.ts';
+import { scaled } from '../support/counts.ts';
 import { Random } from '../support/random.ts';
 import { mapMessage, message, RawConnection, RawListener, until } from '../support/raw-peer.ts';
 import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
@@ -57,7 +58,7 @@ test('duelling connects end in one connection, dialled by the smaller address', 
   const random = new Random(seed);
   t.diagnostic(`seed ${seed}`);
   const [low, high] = ['127.73.2.1', '127.73.2.2'];
-  for (let round = 0; round < 30; round++) {
+  for (let round = 0; round < scaled(30, 1000); round++) {
     const nodes = [new TestNode(low), new TestNode(high)] as const;
     const sends = nodes.map(async (node, i) => {
       for (let delay = random.below(4); delay > 0; delay--) await turn();

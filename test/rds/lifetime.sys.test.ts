@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type ChildResult, runChild } from '../support/children.ts';
+import { scaled } from '../support/counts.ts';
 
 const CHILD = new URL('./children/lifetime.js', import.meta.url);
 const CLEAN: ChildResult = { code: 0, signal: null, stdout: '', stderr: '' };
@@ -27,7 +28,7 @@ describe('a process', { timeout: 120_000 }, () => {
 
 describe('a worker with sends in flight', { timeout: 120_000 }, () => {
   it('can be terminated, twenty times at one address, and gives its budget back', () =>
-    ends('terminated', 20));
+    ends('terminated', scaled(20, 50)));
   it('can call process.exit()', () => ends('exit', 3));
 });
 

@@ -13,10 +13,11 @@ import { test } from 'node:test';
 import { ZerotxError } from '../../src/core/errors.ts';
 import { RdsNode } from '../../src/rds/node.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
+import { scaled } from '../support/counts.ts';
 import { Random } from '../support/random.ts';
 import { Process, World } from '../support/sim.ts';
 
-const RUNS = Number(process.env.ZEROTX_SIM_RUNS ?? 100);
+const RUNS = Number(process.env.ZEROTX_SIM_RUNS ?? scaled(100, 5000));
 const ONE_SEED = process.env.ZEROTX_SIM_SEED;
 const HEADER_BYTES = 20;
 
