@@ -34,11 +34,11 @@ describe('sockets of one process', { timeout: 60_000 }, () => {
     let fired = 0;
     const interval = setInterval(() => {
       fired += 1;
-      if (fired === 3) timers.resolve('in time');
+      // Both went on: three turns of the timer, and some of the echo.
+      if (fired >= 3 && count > 3) timers.resolve('in time');
     }, 1);
     t.after(() => clearInterval(interval));
     assert.equal(await Promise.race([timers.promise, starved.promise]), 'in time');
-    assert.ok(count > 3, 'and the echo went on meanwhile');
     stopped = true;
   });
 
