@@ -416,7 +416,7 @@ export class Lane implements MessageSource {
 
   /**
    * Goes on behind the program's handlers and the releases they cause: when they recycle what came, the next large message
-   * is read into the same memory, which is still in the cache (measured: 20 % more throughput at 1 MiB).
+   * is read into the same memory, so that one buffer serves a stream instead of one for each message of a turn.
    */
   #readSoon(): void {
     if (this.#readScheduled) return;

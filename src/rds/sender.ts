@@ -230,8 +230,7 @@ export class LaneSender {
       if (gateClosed && !run.probe) break;
       if (isTaken(run)) {
         // Not begun, so nobody misses it on the wire; its numbers are a hole, which is normal.
-        this.#counters.send_memory_taken += 1;
-        this.#filterQueue((other) => other === run);
+        this.#counters.send_memory_taken += this.#filterQueue((other) => other === run);
         i -= 1;
         continue;
       }
@@ -320,7 +319,7 @@ export class LaneSender {
    * sent is not sent again. Lent memory comes back when the kernel lets go of it.
    */
   cancel(owner: SendOwner): void {
-    this.#filterQueue((run) => run.owner === owner);
+    this.#counters.send_cancelled += this.#filterQueue((run) => run.owner === owner);
     for (const run of this.#unacked) {
       if (run.owner !== owner) continue;
       run.cancelled = true;
@@ -335,7 +334,7 @@ export class LaneSender {
   /** Withdraws one run that was not begun; false if it was. */
   cancelRun(run: Run): boolean {
     if (run.sent > 0 || !this.#inQueue(run)) return false;
-    this.#filterQueue((other) => other === run);
+    this.#counters.send_cancelled += this.#filterQueue((other) => other === run);
     return true;
   }
 
@@ -468,15 +467,18 @@ export class LaneSender {
     return false;
   }
 
-  #filterQueue(drop: (run: Run) => boolean): void {
+  /** Gives up what `drop` says; returns how many messages that were. */
+  #filterQueue(drop: (run: Run) => boolean): number {
+    let messages = 0;
     const kept = new Deque<Run>(this.#queue.length);
     for (const run of this.#queue) {
       if (drop(run)) {
-        this.#counters.send_cancelled += run.messages;
+        messages += run.messages;
         run.release();
       } else kept.push(run);
     }
     this.#queue = kept;
+    return messages;
   }
 
   /** Cancelled runs that are wholly sent need no acknowledgement: nobody waits for it. */
