@@ -7,9 +7,11 @@
         "native/args.c",
         "native/socket.c",
         "native/data.c",
+        "native/datagram.c",
         "native/reactor.c",
         "native/slab.c",
-        "native/process.c"
+        "native/process.c",
+        "native/probe.c"
       ],
       "defines": ["NAPI_VERSION=8", "_GNU_SOURCE"],
       "cflags": ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden"],

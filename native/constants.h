@@ -1,6 +1,6 @@
 /*
  * Numbers of the kernel's interface that older libc headers lack. They are ABI: the same on every architecture that
- * Node runs on (include/uapi/asm-generic/socket.h, linux/socket.h, linux/errqueue.h, linux/vm_sockets.h).
+ * Node runs on (include/uapi/asm-generic/socket.h, linux/socket.h, linux/errqueue.h, linux/vm_sockets.h, linux/udp.h).
  */
 #ifndef ZEROTX_CONSTANTS_H
 #define ZEROTX_CONSTANTS_H
@@ -16,6 +16,12 @@
 #endif
 #ifndef SO_EE_ORIGIN_ZEROCOPY
 #define SO_EE_ORIGIN_ZEROCOPY 5
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
 #endif
 #ifndef SOL_VSOCK
 #define SOL_VSOCK 287

@@ -15,19 +15,6 @@
 #define RECORD_WORDS 6
 #define CONTROL_BYTES 512 /* an IPv6 record takes 60; one that does not fit at all is lost for good */
 
-static napi_value send_message(struct call *call, int fd, struct iovec *iov, int32_t count, int flags,
-                               struct bytes *address) {
-  SLOT(*call, fd, slot);
-  struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
-  if (address != NULL) {
-    message.msg_name = address->data;
-    message.msg_namelen = (socklen_t)address->length;
-  }
-  ssize_t sent = sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent > 0 && (flags & MSG_ZEROCOPY) && slot->zerocopy) slot->outstanding++;
-  return outcome(call, sent);
-}
-
 static napi_value zt_sendv(napi_env napi, napi_callback_info info) {
   struct iovec iov[IOV_ENTRIES];
   CALL(call);
@@ -35,18 +22,11 @@ static napi_value zt_sendv(napi_env napi, napi_callback_info info) {
   ARG_INT(call, 2, count);
   ARG_INT(call, 3, flags);
   if (!call_iov(&call, 1, count, iov)) return NULL;
-  return send_message(&call, fd, iov, count, flags, NULL);
-}
-
-static napi_value zt_sendtov(napi_env napi, napi_callback_info info) {
-  struct iovec iov[IOV_ENTRIES];
-  CALL(call);
-  ARG_INT(call, 0, fd);
-  ARG_INT(call, 2, count);
-  ARG_INT(call, 3, flags);
-  if (!call_iov(&call, 1, count, iov)) return NULL;
-  ARG_BYTES(call, 4, address); /* last: no JavaScript may run between taking pointers and the call */
-  return send_message(&call, fd, iov, count, flags, &address);
+  SLOT(call, fd, slot);
+  struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+  ssize_t sent = sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent > 0 && (flags & MSG_ZEROCOPY) && slot->zerocopy) slot->outstanding++;
+  return outcome(&call, sent);
 }
 
 static napi_value zt_readv(napi_env napi, napi_callback_info info) {
@@ -57,25 +37,6 @@ static napi_value zt_readv(napi_env napi, napi_callback_info info) {
   if (!call_iov(&call, 1, count, iov)) return NULL;
   OURS(call, fd);
   return outcome(&call, readv(fd, iov, count));
-}
-
-static napi_value zt_recvfromv(napi_env napi, napi_callback_info info) {
-  struct iovec iov[IOV_ENTRIES];
-  struct bytes from = {NULL, 0};
-  CALL(call);
-  ARG_INT(call, 0, fd);
-  ARG_INT(call, 2, count);
-  ARG_INT(call, 3, flags);
-  if (!call_iov(&call, 1, count, iov)) return NULL;
-  if (!call_is_null(&call, 4) && !call_bytes(&call, 4, &from)) return NULL;
-  OURS(call, fd);
-  struct sockaddr_storage sender; /* the kernel reports the full length of an address that it cut to fit */
-  struct msghdr message = {
-      .msg_name = &sender, .msg_namelen = sizeof sender, .msg_iov = iov, .msg_iovlen = (size_t)count};
-  ssize_t length = recvmsg(fd, &message, flags | MSG_DONTWAIT | MSG_TRUNC);
-  size_t copied = message.msg_namelen < from.length ? message.msg_namelen : from.length;
-  if (length >= 0 && copied > 0) memcpy(from.data, &sender, copied);
-  return outcome(&call, length);
 }
 
 /* The extended error of a message from the error queue, whatever family the socket has; NULL if it carries none. */
@@ -128,6 +89,8 @@ static napi_value zt_drain_errors(napi_env napi, napi_callback_info info) {
 }
 
 const struct export data_exports[] = {
-    {"sendv", zt_sendv},       {"sendtov", zt_sendtov},          {"readv", zt_readv},
-    {"recvfromv", zt_recvfromv}, {"drainErrors", zt_drain_errors}, {NULL, NULL},
+    {"sendv", zt_sendv},
+    {"readv", zt_readv},
+    {"drainErrors", zt_drain_errors},
+    {NULL, NULL},
 };

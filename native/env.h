@@ -21,7 +21,7 @@
 #include "constants.h"
 
 #define IOV_ENTRIES 64 /* iovec entries of one call: 64 x 16 bytes of stack, and no measurable gain beyond */
-#define ARGS_MAX 5
+#define ARGS_MAX 6
 
 struct slot {
   uint32_t outstanding; /* zero-copy calls not confirmed yet */
@@ -135,6 +135,7 @@ struct export {
   napi_callback callback;
 };
 
-extern const struct export socket_exports[], data_exports[], reactor_exports[], slab_exports[], process_exports[];
+extern const struct export socket_exports[], data_exports[], reactor_exports[], slab_exports[], process_exports[],
+    probe_exports[], datagram_exports[];
 
 #endif

@@ -62,7 +62,8 @@ NAPI_MODULE_INIT(/* napi_env env, napi_value exports */) {
   }
   if (napi_add_async_cleanup_hook(env, hook, self, &self->hook) != napi_ok) return NULL;
   self->refs++; /* dropped in hook_done */
-  const struct export *const tables[] = {socket_exports, data_exports, reactor_exports, slab_exports, process_exports};
+  const struct export *const tables[] = {socket_exports, data_exports, reactor_exports, slab_exports, process_exports,
+                                         probe_exports, datagram_exports};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     if (!export_all(self, exports, tables[i])) return NULL;
   return exports;

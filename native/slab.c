@@ -1,7 +1,11 @@
 /*
  * Memory that the kernel may read for a while: mapped by us, so that no allocator can hand it to somebody else.
  *
- * Garbage collection of the ArrayBuffer unmaps the slab. The kernel holds references to the pages it still reads, so
+ * A slab is seen through ArrayBuffers: the one it was created with, and windows over parts of it, which come and go: a
+ * window can be detached, which takes the memory away from whoever looks at it through that window, and from nobody else.
+ * Each holds a reference on the slab for as long as V8 has its backing store, also after a transfer to another shell.
+ *
+ * The last reference unmaps the slab. The kernel holds references to the pages it still reads, so
  * even that would be safe for the pages themselves; but slabs whose environment ended with unconfirmed sends are left
  * mapped and counted, so that nothing else can come to live at an address that somebody may still believe is lent.
  *
@@ -18,10 +22,14 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define SLAB_BYTES_MAX ((int64_t)1 << 30) /* every supported Node takes an external ArrayBuffer of this size */
 
+/* Set on the ArrayBuffers that slabCreate returned, and only there: what they wrap is a struct slab. */
+static const napi_type_tag slab_tag = {0x9d3b7a52c1e84f06, 0xb1f0246e8a5dc937};
+
 struct slab {
   struct env *env;
-  void *memory;
+  char *memory;
   size_t bytes;
+  uint32_t refs;     /* backing stores: its own and those of its windows */
   struct slab *next; /* in env->parked */
 };
 
@@ -46,10 +54,9 @@ static bool is_ending(napi_env napi) {
   return napi_get_undefined(napi, &value) != napi_ok || napi_coerce_to_bool(napi, value, &value) != napi_ok;
 }
 
-static void slab_finalize(napi_env napi, void *data, void *hint) {
-  struct slab *slab = hint;
+static void slab_unref(napi_env napi, struct slab *slab) {
+  if (--slab->refs > 0) return;
   int64_t total;
-  (void)data;
   napi_adjust_external_memory(napi, -(int64_t)slab->bytes, &total);
   if (slab->env->ended || !is_ending(napi)) {
     slab_free(slab);
@@ -57,6 +64,23 @@ static void slab_finalize(napi_env napi, void *data, void *hint) {
   }
   slab->next = slab->env->parked;
   slab->env->parked = slab;
+}
+
+static void backing_store_finalize(napi_env napi, void *data, void *hint) {
+  (void)data;
+  slab_unref(napi, hint);
+}
+
+/* An ArrayBuffer over part of the slab; it takes a reference. A refused creation runs no finalizer. */
+static napi_status slab_view(napi_env napi, struct slab *slab, size_t start, size_t bytes, napi_value *result) {
+  char *data = slab->memory + start;
+  napi_status status = napi_create_external_arraybuffer(napi, data, bytes, backing_store_finalize, slab, result);
+  if (status == napi_ok) slab->refs++;
+  return status;
+}
+
+static int64_t creation_error(napi_status status) {
+  return status == napi_no_external_buffers_allowed ? -ENOTSUP : -ENOMEM;
 }
 
 /* Maps `bytes` at a multiple of `alignment` by mapping more and giving back both ends; NULL with errno on failure. */
@@ -90,16 +114,55 @@ static napi_value zt_slab_create(napi_env napi, napi_callback_info info) {
   madvise(memory, bytes, MADV_DONTFORK);
   *slab = (struct slab){.env = call.env, .memory = memory, .bytes = bytes};
   napi_value buffer;
-  napi_status status = napi_create_external_arraybuffer(napi, memory, bytes, slab_finalize, slab, &buffer);
+  napi_status status = slab_view(napi, slab, 0, bytes, &buffer);
   if (status != napi_ok) {
     munmap(memory, bytes);
     free(slab);
-    return number(&call, status == napi_no_external_buffers_allowed ? -ENOTSUP : -ENOMEM);
+    return number(&call, creation_error(status));
   }
   int64_t total;
   napi_adjust_external_memory(napi, (int64_t)bytes, &total);
   call.env->refs++;
+  /* Without both it still is memory that can be lent, and slabWindow refuses it. */
+  if (napi_wrap(napi, buffer, slab, NULL, NULL, NULL) == napi_ok) napi_type_tag_object(napi, buffer, &slab_tag);
   return buffer;
+}
+
+/*
+ * The slab behind an ArrayBuffer that slabCreate returned; NULL for any other, and for one that is detached: what it wraps
+ * may be gone, as a reference belongs to the backing store and not to the shell.
+ */
+static struct slab *slab_of(napi_env napi, napi_value buffer) {
+  bool ours = false;
+  void *slab = NULL, *data = NULL;
+  size_t bytes = 0;
+  if (napi_get_arraybuffer_info(napi, buffer, &data, &bytes) != napi_ok || bytes == 0) return NULL;
+  if (napi_check_object_type_tag(napi, buffer, &slab_tag, &ours) != napi_ok || !ours) return NULL;
+  return napi_unwrap(napi, buffer, &slab) == napi_ok ? slab : NULL;
+}
+
+static napi_value zt_slab_window(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  ARG_INT64(call, 1, offset);
+  ARG_INT64(call, 2, bytes);
+  struct slab *slab = slab_of(napi, call.arg[0]);
+  if (slab == NULL || offset < 0 || bytes <= 0) return number(&call, -EINVAL);
+  if ((size_t)offset > slab->bytes || (size_t)bytes > slab->bytes - (size_t)offset) return number(&call, -EINVAL);
+  napi_value window;
+  napi_status status = slab_view(napi, slab, (size_t)offset, (size_t)bytes, &window);
+  return status == napi_ok ? window : number(&call, creation_error(status));
+}
+
+static napi_value zt_slab_detach(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  struct slab *slab = slab_of(napi, call.arg[0]);
+  void *data = NULL;
+  size_t bytes = 0;
+  if (slab == NULL || napi_get_arraybuffer_info(napi, call.arg[1], &data, &bytes) != napi_ok || bytes == 0)
+    return number(&call, -EINVAL);
+  uintptr_t offset = (uintptr_t)data - (uintptr_t)slab->memory; /* wraps for an address below, and is then too large */
+  if (offset >= slab->bytes) return number(&call, -EINVAL);
+  return number(&call, napi_detach_arraybuffer(napi, call.arg[1]) == napi_ok ? 0 : -EINVAL);
 }
 
 static napi_value zt_page_offset(napi_env napi, napi_callback_info info) {
@@ -128,6 +191,8 @@ static napi_value zt_copy_batch(napi_env napi, napi_callback_info info) {
 
 const struct export slab_exports[] = {
     {"slabCreate", zt_slab_create},
+    {"slabWindow", zt_slab_window},
+    {"slabDetach", zt_slab_detach},
     {"pageOffset", zt_page_offset},
     {"copyBatch", zt_copy_batch},
     {NULL, NULL},

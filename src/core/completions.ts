@@ -33,6 +33,11 @@ export class CompletionTracker<T> {
     return this.#outstanding;
   }
 
+  /** The oldest item still outstanding. */
+  get first(): T | undefined {
+    return this.#entries.first?.item;
+  }
+
   /** Number that the next successful flagged call gets. */
   get next(): number {
     return (this.#base + this.#entries.length) >>> 0;
@@ -44,6 +49,13 @@ export class CompletionTracker<T> {
     this.#entries.push({ item, done: false });
     this.#outstanding += 1;
     return number;
+  }
+
+  /** Takes the last item out again unless it was completed meanwhile: the call failed, and it had no number after all. */
+  retract(): void {
+    if (this.#entries.last === undefined || this.#entries.last.done) return;
+    this.#entries.pop();
+    this.#outstanding -= 1;
   }
 
   /** Completes the range [lo, hi] modulo 2^32; calls `onDone` once for each item, in number order. */

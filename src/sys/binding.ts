@@ -51,27 +51,8 @@ export interface Native {
    * result > 0 is one step of the socket's notification counter, and outstanding until drainErrors() returns it.
    */
   sendv(fd: number, buffers: readonly Uint8Array[], count: number, flags: number): number;
-  /** The same for unconnected datagram sockets. */
-  sendtov(
-    fd: number,
-    buffers: readonly Uint8Array[],
-    count: number,
-    flags: number,
-    sockaddr: Uint8Array,
-  ): number;
   /** readv(2) into the first `count` (at most 64) entries; 0 is end of stream. */
   readv(fd: number, buffers: readonly Uint8Array[], count: number): number;
-  /**
-   * recvmsg(2) of one datagram; `sockaddrOut` may be null. Returns the datagram's length, which is beyond the buffers
-   * when it was cut: the addon adds MSG_TRUNC, which on a stream would drop data. For datagram sockets only.
-   */
-  recvfromv(
-    fd: number,
-    buffers: readonly Uint8Array[],
-    count: number,
-    flags: number,
-    sockaddrOut: Uint8Array | null,
-  ): number;
   /**
    * Reads the error queue until it is empty or `out` is full. Each record takes errqueueWords (6) words of `out`:
    * ee_errno, ee_origin, ee_type, ee_code, ee_info, ee_data (see wire/errqueue.ts). Returns the number of records; as
@@ -81,6 +62,35 @@ export interface Native {
   drainErrors(fd: number, out: Uint32Array): number;
   /** Zero-copy calls of this descriptor whose completion has not been drained yet. */
   outstanding(fd: number): number;
+
+  // --- datagrams ---
+  /**
+   * sendmsg(2) as sendv(), to `sockaddr` unless it is null; with `segmentBytes` other than 0 the kernel cuts the bytes into
+   * datagrams of that size, the last one shorter (UDP_SEGMENT, udp(7)). One call is one notification, however many
+   * datagrams it makes. EMSGSIZE (EINVAL before Linux 6.14): a segment exceeds the MTU of the path, or there are too many.
+   */
+  sendGso(
+    fd: number,
+    buffers: readonly Uint8Array[],
+    count: number,
+    flags: number,
+    segmentBytes: number,
+    sockaddr: Uint8Array | null,
+  ): number;
+  /**
+   * recvmmsg(2) into consecutive slots of `slotBytes` in `buffer`. Message i fills words 4i of `info`: its length; the
+   * size of the datagrams it was put together from, 0 if it is a single one (with UDP_GRO set); 1 if it was cut to fit;
+   * the length of the sender's address, which is in bytes 28i of `sockaddrs`. Returns the number of messages: at most what
+   * all three have room for, and at most 64; `-EINVAL` when they have room for none.
+   */
+  recvBatch(
+    fd: number,
+    buffer: Uint8Array,
+    slotBytes: number,
+    flags: number,
+    info: Uint32Array,
+    sockaddrs: Uint8Array,
+  ): number;
 
   // --- reactor: one private edge-triggered epoll set per environment, polled by one uv_poll ---
   /**
@@ -101,6 +111,17 @@ export interface Native {
    * ArrayBuffer is collected, unless the environment ends with sends in flight: then it is left mapped (quarantine).
    */
   slabCreate(bytes: number, huge: boolean): ArrayBuffer | number;
+  /**
+   * Another ArrayBuffer over `bytes` from `offset` of a slab that slabCreate() returned. It keeps the mapping for as long as
+   * its memory is in use anywhere. `-EINVAL` for other memory and outside of the slab.
+   */
+  slabWindow(slab: ArrayBuffer, offset: number, bytes: number): ArrayBuffer | number;
+  /**
+   * Detaches `buffer`, which is a window of `slab` or the slab itself: all its views have length 0 afterwards. 0, or
+   * `-EINVAL` for other memory and what is detached already. Never for a buffer that the program may have marked as
+   * untransferable: Node 24 and later abort the process (napi_detach_arraybuffer meets V8's detach key).
+   */
+  slabDetach(slab: ArrayBuffer, buffer: ArrayBuffer): number;
   /** Address modulo the page size, to assert alignment; and whether two views share memory is asked of JS, not here. */
   pageOffset(bytes: Uint8Array): number;
   /**
@@ -123,6 +144,15 @@ export interface Native {
   /** Slabs of ended environments that the kernel may still read: never unmapped. */
   quarantinedBytes(): number;
   pageSize(): number;
+
+  // --- questions about the system; nothing stays behind ---
+  /** 0 if this process may set up an io_uring, else `-errno`: EPERM (forbidden), ENOSYS (none, or hidden by a filter). */
+  ioUringProbe(): number;
+  /**
+   * What the network device of this name (ASCII, at most 15 bytes) does for senders, by SIOCETHTOOL: bit 0 scatter-gather,
+   * 1 transmit checksums, 2 TCP segmentation, 3 generic segmentation; or `-errno`.
+   */
+  ifFeatures(name: Uint8Array): number;
 }
 
 let loaded: Native | undefined;
@@ -133,6 +163,17 @@ export function native(): Native {
   return loaded;
 }
 
+/** The file that native() loads; throws what node-gyp-build throws when there is none. */
+export function addonFile(): string {
+  return process.env.ZEROTX_ADDON ?? createRequire(import.meta.url)('node-gyp-build').path(packageRoot());
+}
+
+/** npm builds nothing for a dependency without an install script, and `npm rebuild` does not either. */
+export function addonBuildCommand(): string {
+  const build = 'npm run build:native';
+  return packageRoot().includes('/node_modules/') ? `npm explore zerotx -- ${build}` : build;
+}
+
 function load(): Native {
   const root = packageRoot();
   const require = createRequire(import.meta.url);
@@ -141,14 +182,10 @@ function load(): Native {
   try {
     return (override ? require(override) : require('node-gyp-build')(root)) as Native;
   } catch (cause) {
-    // npm builds nothing for a dependency without an install script, and `npm rebuild` does not either.
-    const build = root.includes('/node_modules/')
-      ? 'npm explore zerotx -- npm run build:native'
-      : 'npm run build:native';
     throw new ZerotxError(
       'ZTX_NO_ADDON',
       `the native addon for ${process.platform}-${process.arch} is missing in ${root}; ` +
-        `build it with "${build}" (needs a C and C++ compiler, make and Python)`,
+        `build it with "${addonBuildCommand()}" (needs a C and C++ compiler, make and Python)`,
       { cause },
     );
   }

@@ -27,6 +27,8 @@ export const SO_SNDBUF = 7;
 export const SO_RCVBUF = 8;
 export const SO_KEEPALIVE = 9;
 export const SO_LINGER = 13;
+export const SO_REUSEPORT = 15;
+export const SO_PEERCRED = 17;
 export const SO_ZEROCOPY = 60;
 
 // linux/tcp.h
@@ -53,3 +55,16 @@ export const EPOLLOUT = 0x4;
 export const EPOLLERR = 0x8;
 export const EPOLLHUP = 0x10;
 export const EPOLLRDHUP = 0x2000;
+
+// linux/socket.h: families and types that only questions about the system use
+export const AF_NETLINK = 16;
+export const AF_RDS = 21;
+export const AF_VSOCK = 40;
+export const AF_XDP = 44;
+export const SOCK_RAW = 3;
+
+// linux/tcp.h, linux/udp.h
+export const TCP_REPAIR = 19;
+export const SOL_UDP = 17;
+export const UDP_SEGMENT = 103;
+export const UDP_GRO = 104;

@@ -6,9 +6,11 @@
  * reference does not help: it keeps the emptied shell. So:
  *
  *   slab of ours           lend      native memory, unmapped only with its last reference
+ *   window of a unit       refuse    closed when its holder wants the unit back; who knows the holder lends the unit itself
  *   SharedArrayBuffer      lend      cannot be detached, does not move when it grows
  *   resizable ArrayBuffer  refuse    shrinking takes pages away
  *   detached, empty        refuse    there is nothing
+ *   marked by others       refuse    see below; also with `pin` it is not marked again
  *   other ArrayBuffer      lend if a mark keeps it where it is on this runtime; else only when the program vouches for
  *                          it with `pin`
  *
@@ -17,11 +19,16 @@
  * tried once, on a buffer made for it. The mark cannot be taken back, and marked buffers must never be detached
  * natively (Node 24 and later abort the process).
  *
+ * A buffer that somebody else marked is left alone where that can be seen (Node 21 and later), because one that another addon
+ * made from memory of its own looks the same. Such a buffer is not fixed in place, and fixing it is fatal: at the end of
+ * the environment Node detaches those that are left, and with the key that a mark sets on Node 24 and later, it aborts.
+ *
  * One way stays open on Node 20: a byte stream (ReadableStream of type `bytes`) detaches what is enqueued into it or read
  * into by a BYOB reader, marked or not. Lent memory must not be given to one there.
  */
-import { markAsUntransferable } from 'node:worker_threads';
+import workerThreads from 'node:worker_threads';
 import { isSlabMemory } from './slab.ts';
+import { windowHolder } from './window.ts';
 
 export interface LendOptions {
   /** The program promises not to transfer the memory while it is lent. */
@@ -35,6 +42,12 @@ interface ModernArrayBuffer extends ArrayBuffer {
   transferToFixedLength?(): ArrayBuffer;
 }
 
+const { markAsUntransferable } = workerThreads;
+/** Missing on Node 20. */
+const { isMarkedAsUntransferable } = workerThreads as {
+  isMarkedAsUntransferable?: (memory: ArrayBufferLike) => boolean;
+};
+
 const marked = new WeakSet<ArrayBufferLike>();
 let markHolds: boolean | undefined;
 
@@ -43,8 +56,9 @@ export function canLend(view: Uint8Array, options: LendOptions = {}): boolean {
   const memory = view.buffer;
   if (view.byteLength === 0) return false; // detached memory shows as empty views, too
   if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer) return true;
+  if (windowHolder(memory) !== undefined) return false;
   if ((memory as ModernArrayBuffer).resizable === true) return false;
-  return options.pin === true || markProtects();
+  return options.pin === true || (markProtects() && !isMarkedByOthers(memory));
 }
 
 /** Fixes the memory behind `view` in place, once per ArrayBuffer and for good; false: it must be copied instead. */
@@ -52,9 +66,14 @@ export function lend(view: Uint8Array, options: LendOptions = {}): boolean {
   if (!canLend(view, options)) return false;
   const memory = view.buffer;
   if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer || marked.has(memory)) return true;
+  if (isMarkedByOthers(memory)) return true;
   markAsUntransferable(memory);
   marked.add(memory);
   return true;
+}
+
+function isMarkedByOthers(memory: ArrayBufferLike): boolean {
+  return !marked.has(memory) && isMarkedAsUntransferable?.(memory) === true;
 }
 
 /** Whether markAsUntransferable() stops every way this runtime has to take a buffer's memory. Tried on first use. */

@@ -17,6 +17,7 @@ export const IP_BYTES = 16;
 /** Room for either structure. */
 export const SOCKADDR_BYTES = 28;
 
+const AF_UNIX = 1;
 const AF_INET = 2;
 const AF_INET6 = 10;
 const SOCKADDR_IN_BYTES = 16;
@@ -24,6 +25,9 @@ const MAPPED_OFFSET = 12;
 
 /** sa_family and sin6_scope_id are the only fields in the byte order of this machine. */
 const hostIsLittleEndian = new Uint8Array(Uint16Array.of(1).buffer)[0] === 1;
+
+/** sizeof(struct sockaddr_un): a family and 108 bytes of path. */
+export const SOCKADDR_UN_BYTES = 110;
 
 export interface SocketAddress {
   readonly address: Ip;
@@ -130,6 +134,27 @@ export function decodeSockaddr(bytes: Uint8Array, length: number): SocketAddress
   if (family === AF_INET) return { address: bytes.subarray(4, 8).join('.'), port, family, scopeId: 0 };
   const address = formatIp(bytes.subarray(8, 24));
   return { address, port, family, scopeId: view.getUint32(24, hostIsLittleEndian) };
+}
+
+/**
+ * The structure for a Unix socket: a path of the file system, or an abstract name if it begins with a zero byte (unix(7)).
+ * Throws ENAMETOOLONG as Node does for a path that does not fit.
+ */
+export function encodeSockaddrUn(path: string): Uint8Array {
+  const name = new TextEncoder().encode(path);
+  const abstract = name[0] === 0;
+  // A path ends with a zero byte; an abstract name is as long as the structure says.
+  const length = 2 + name.length + (abstract ? 0 : 1);
+  if (length > SOCKADDR_UN_BYTES || name.length === 0) {
+    throw new ZerotxError(
+      name.length === 0 ? 'EINVAL' : 'ENAMETOOLONG',
+      `Unix socket path ${JSON.stringify(path)}`,
+    );
+  }
+  const bytes = new Uint8Array(length);
+  new DataView(bytes.buffer).setUint16(0, AF_UNIX, hostIsLittleEndian);
+  bytes.set(name, 2);
+  return bytes;
 }
 
 function putIpv4(bytes: Uint8Array, text: string): void {

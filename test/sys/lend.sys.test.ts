@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { markAsUntransferable } from 'node:worker_threads';
+import { native } from '../../src/sys/binding.ts';
 import { canLend, lend, markProtects } from '../../src/sys/lend.ts';
-import { SlabPool } from '../../src/sys/slab.ts';
+import { SlabPool, type Unit } from '../../src/sys/slab.ts';
 
 const [major = 0] = process.versions.node.split('.').map(Number);
 
@@ -13,7 +15,7 @@ const ResizableArrayBuffer = ArrayBuffer as unknown as new (
 
 describe('lending', () => {
   it('takes slabs and shared memory always', () => {
-    const slab = new SlabPool({ slabBytes: 65536 }).acquire(100) as Buffer;
+    const slab = (new SlabPool({ slabBytes: 65536 }).take(100) as Unit).bytes;
     const shared = new Uint8Array(new SharedArrayBuffer(100));
     for (const view of [slab, shared]) {
       assert.equal(canLend(view), true);
@@ -58,6 +60,20 @@ describe('lending', () => {
       assert.equal(view.byteLength, 100);
       assert.ok(view.every((byte) => byte === 7));
     }
+  });
+
+  it('does not mark what others marked, such as memory of another addon: the end of this process would abort', () => {
+    const marked = new ArrayBuffer(100);
+    markAsUntransferable(marked);
+    const slab = native().slabCreate(1, false) as ArrayBuffer;
+    const external = native().slabWindow(slab, 0, 100) as ArrayBuffer;
+    for (const memory of [marked, external]) {
+      assert.equal(canLend(new Uint8Array(memory)), major === 20);
+      assert.equal(lend(new Uint8Array(memory)), major === 20);
+      assert.equal(lend(new Uint8Array(memory), { pin: true }), true);
+      assert.equal(canLend(new Uint8Array(memory)), major === 20, 'unchanged by the promise');
+    }
+    process.once('exit', () => assert.equal(external.byteLength, 100, 'kept until then'));
   });
 
   it('leaves memory alone that was only asked about', () => {

@@ -56,7 +56,7 @@ describe('reactor over epoll', { timeout: 4 * DEADLINE_MS }, () => {
       seen += 1;
     });
     const target = encodeSockaddr('127.0.0.1', port);
-    native().sendtov(other.fd, [Buffer.of(1)], 1, 0, target);
+    native().sendGso(other.fd, [Buffer.of(1)], 1, 0, 0, target);
     registration.remove();
     registration.remove();
     await waitFor(fd, EPOLLIN, (events) => (events & EPOLLIN) !== 0);

@@ -18,8 +18,7 @@ import {
   SOL_SOCKET,
   TCP_NODELAY,
 } from '../../src/sys/constants.ts';
-import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES } from '../../src/wire/sockaddr.ts';
-import { DEADLINE_MS, listener, tcpPair, udpSocket, waitFor } from '../support/sockets.ts';
+import { DEADLINE_MS, listener, tcpPair, waitFor } from '../support/sockets.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 const EBADF = -errnoOf('EBADF');
@@ -158,28 +157,6 @@ describe('TCP sockets', { timeout: 6 * DEADLINE_MS }, () => {
     });
     calls.close(other);
     calls.close(fd);
-  });
-});
-
-describe('UDP sockets', { timeout: 2 * DEADLINE_MS }, () => {
-  it('say who sent, and how long a cut datagram was', async () => {
-    const a = udpSocket();
-    const b = udpSocket();
-    const target = encodeSockaddr('127.0.0.1', b.port);
-    assert.equal(native().sendtov(a.fd, [Buffer.from('data'), Buffer.from('gram')], 2, 0, target), 8);
-    const from = new Uint8Array(SOCKADDR_BYTES);
-    const into = [Buffer.alloc(3), Buffer.alloc(2)];
-    let length = EAGAIN;
-    await waitFor(b.fd, EPOLLIN, () => {
-      length = native().recvfromv(b.fd, into, 2, 0, from);
-      return length !== EAGAIN;
-    });
-    assert.equal(length, 8);
-    assert.equal(Buffer.concat(into).toString(), 'datag');
-    assert.equal(decodeSockaddr(from, from.length).port, a.port);
-    assert.equal(native().recvfromv(b.fd, into, 2, 0, null), EAGAIN);
-    calls.close(a.fd);
-    calls.close(b.fd);
   });
 });
 

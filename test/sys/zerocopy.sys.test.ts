@@ -159,7 +159,7 @@ describe('drainErrors', { timeout: 3 * DEADLINE_MS }, () => {
     let sent = 0;
     // Each datagram leaves a completion and an ICMP error; the error of one also fails the call after it, once.
     for (let tries = 0; sent < wanted && tries < 3 * wanted; tries++) {
-      const n = native().sendtov(fd, memory, 1, MSG_ZEROCOPY, target);
+      const n = native().sendGso(fd, memory, 1, MSG_ZEROCOPY, 0, target);
       if (n > 0) sent += 1;
       else assert.equal(n, -errnoOf('ECONNREFUSED'));
     }

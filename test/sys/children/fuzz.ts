@@ -86,13 +86,11 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   sendv: fc
     .tuple(descriptor, counted, number)
     .map(([fd, [buffers, count], flags]) => [fd, buffers, count, flags]),
-  sendtov: fc
-    .tuple(descriptor, counted, number, bytes)
-    .map(([fd, [buffers, count], flags, address]) => [fd, buffers, count, flags, address]),
+  sendGso: fc
+    .tuple(descriptor, counted, number, fc.oneof(number, fc.nat(70_000)), fc.oneof(bytes, fc.constant(null)))
+    .map(([fd, [buffers, count], flags, segment, address]) => [fd, buffers, count, flags, segment, address]),
   readv: fc.tuple(descriptor, counted).map(([fd, [buffers, count]]) => [fd, buffers, count]),
-  recvfromv: fc
-    .tuple(descriptor, counted, number, fc.oneof(bytes, fc.constant(null)))
-    .map(([fd, [buffers, count], flags, address]) => [fd, buffers, count, flags, address]),
+  recvBatch: fc.tuple(descriptor, bytes, fc.oneof(number, fc.nat(100)), number, words, bytes),
   drainErrors: fc.tuple(descriptor, words),
   reactorAdd: fc.tuple(descriptor, number, number),
   setsockopt: fc.tuple(descriptor, fc.constantFrom(0, 1, 6, 17, 41), fc.nat(110), bytes),
