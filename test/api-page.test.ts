@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { zerocopyCounters } from '../src/net/zerocopy.ts';
+import { zerocopyCounters } from '../src/net/counters.ts';
 import { rdsCounters } from '../src/rds/counters.ts';
 import * as door from '../src/rds/index.ts';
 import { defaultLimits } from '../src/rds/options.ts';

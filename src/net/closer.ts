@@ -21,8 +21,22 @@ export function closerStats(): Readonly<typeof held> {
   return { ...held };
 }
 
+/** What the former owner may want to know of a descriptor it has given up. */
+export interface Ending {
+  /** The deadline has passed and the kernel still reads lent pages. */
+  readonly quarantined?: () => void;
+  /** The descriptor is closed: nothing is lent any more. */
+  readonly ended?: () => void;
+}
+
 /** Takes over a descriptor that is registered nowhere. */
-export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, how: 'linger' | 'abort'): void {
+export function lingerClosed(
+  sys: Native,
+  fd: number,
+  engine: ZerocopyEngine,
+  how: 'linger' | 'abort',
+  ending: Ending = {},
+): void {
   if (how === 'linger' && engine.outstanding > 0) {
     // Say FIN now: the peer need not wait for our last completion to learn the end.
     sys.shutdown(fd, SHUT_WR);
@@ -31,6 +45,7 @@ export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, ho
   if (how === 'abort') abort(sys, fd, engine);
   if (engine.outstanding === 0) {
     sys.close(fd);
+    ending.ended?.();
     return;
   }
   let quarantinedBytes = 0;
@@ -40,6 +55,7 @@ export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, ho
     held.quarantinedBytes += quarantinedBytes;
     // Nothing more can be done: it must not keep the process from ending.
     registration.unref();
+    ending.quarantined?.();
   };
   held.lingering += 1;
   // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up
@@ -61,6 +77,7 @@ export function lingerClosed(sys: Native, fd: number, engine: ZerocopyEngine, ho
     }
     registration.remove();
     sys.close(fd);
+    ending.ended?.();
   };
   if (how === 'abort') {
     clearTimeout(timer);

@@ -1,6 +1,8 @@
-/** Which addresses are on this host: sends to them always end in a copy (the kernel copies at local delivery). */
+/** Which addresses and interfaces are on this host: sends to its addresses always end in a copy, at local delivery. */
 import { networkInterfaces } from 'node:os';
-import { formatIp, parseIp } from '../wire/sockaddr.ts';
+import { native } from '../sys/binding.ts';
+import { AF_INET6, SOCK_STREAM } from '../sys/constants.ts';
+import { encodeSockaddr, formatIp, parseIp } from '../wire/sockaddr.ts';
 
 /** 127/8 or ::1, without asking the system. */
 export function isLoopback(address: string): boolean {
@@ -15,4 +17,24 @@ export function isLocalAddress(address: string): boolean {
     for (const entry of list ?? []) if (formatIp(parseIp(entry.address)) === canonical) return true;
   }
   return false;
+}
+
+/** The number of an IPv6 zone, which is given as a number or as the name of an interface; 0 for none or an unknown one. */
+export function scopeIdOf(zone: string | undefined): number {
+  if (zone === undefined) return 0;
+  if (/^\d+$/.test(zone)) return Number(zone);
+  const entry = networkInterfaces()[zone]?.find(({ family, scopeid }) => family === 'IPv6' && scopeid);
+  return entry?.family === 'IPv6' ? entry.scopeid : 0;
+}
+
+let ipv6: boolean | undefined;
+
+/** Whether sockets of IPv6 can be had at all: a host may have been started without it. */
+export function isIpv6Available(): boolean {
+  if (ipv6 === undefined) {
+    const fd = native().socket(AF_INET6, SOCK_STREAM, 0);
+    ipv6 = fd >= 0 && native().bind(fd, encodeSockaddr('::', 0)) === 0;
+    if (fd >= 0) native().close(fd);
+  }
+  return ipv6;
 }

@@ -10,6 +10,8 @@
  * Loopback destinations start, and stay, copying. Refusals (ENOBUFS from the memlock or optmem limit) are answered by
  * copying the next calls: 1, 2, 4, ... 1024 of them, reset by a success.
  */
+import type { CopyCause } from './counters.ts';
+
 export type ZerocopyMode = 'auto' | 'force' | 'off';
 
 export interface PolicyOptions {
@@ -34,6 +36,9 @@ export class ZerocopyPolicy {
   readonly options: PolicyOptions;
   /** Null until the first question. */
   #lending: boolean | null = null;
+  /** Why nothing is lent, while nothing is. */
+  #stopped: CopyCause = 'off';
+  #penalty: CopyCause = 'memlock';
   #completions = 0;
   #copiedCompletions = 0;
   #reprobeAtMs = Number.POSITIVE_INFINITY;
@@ -45,12 +50,24 @@ export class ZerocopyPolicy {
     this.options = options;
   }
 
-  /** True if a call that carries `bytes` should be a flagged one now. Asking again changes nothing. */
-  lends(bytes: number, nowMs: number): boolean {
-    const { mode, thresholdBytes, loopback } = this.options;
-    if (bytes < thresholdBytes) return false;
-    this.#lending ??= mode === 'force' || (mode === 'auto' && !loopback());
-    return (this.#lending || this.#probes(nowMs)) && this.#penaltyCalls === 0;
+  /** Whether lending is on: it may still be that a piece is too small, or that a refusal has to be waited out. */
+  get lending(): boolean {
+    return this.#lending ?? this.options.mode !== 'off';
+  }
+
+  /** The causes that depend on nothing but the size: no clock needed. */
+  never(bytes: number): CopyCause | null {
+    if (this.options.mode === 'off') return 'off';
+    return bytes < this.options.thresholdBytes ? 'threshold' : null;
+  }
+
+  /** Why a call that carries `bytes` should be an ordinary one now; null: lend it. Asking again changes nothing. */
+  why(bytes: number, nowMs: number): CopyCause | null {
+    const never = this.never(bytes);
+    if (never !== null) return never;
+    this.#lending ??= this.#startsLending();
+    if (!this.#lending && !this.#probes(nowMs)) return this.#stopped;
+    return this.#penaltyCalls > 0 ? this.#penalty : null;
   }
 
   /** A flagged call was taken: if it was a probe, lending begins again. */
@@ -74,6 +91,7 @@ export class ZerocopyPolicy {
     if (this.#completions < SAMPLE_COMPLETIONS) return;
     if (this.#copiedCompletions >= COPIED_SHARE_MAX * this.#completions) {
       this.#lending = false;
+      this.#stopped = 'kernel';
       this.#reprobeAtMs = nowMs + REPROBE_AFTER_MS;
       this.#reprobeBytesLeft = REPROBE_AFTER_BYTES;
     }
@@ -82,7 +100,8 @@ export class ZerocopyPolicy {
   }
 
   /** The kernel refused a flagged call: copy for a while, longer each time. */
-  refused(): void {
+  refused(cause: CopyCause): void {
+    this.#penalty = cause;
     this.#penaltyCalls = this.#nextPenalty;
     this.#nextPenalty = Math.min(this.#nextPenalty * 2, PENALTY_CALLS_MAX);
   }
@@ -90,8 +109,15 @@ export class ZerocopyPolicy {
   /** The socket cannot lend at all (EOPNOTSUPP): copy for good. */
   unsupported(): void {
     this.#lending = false;
+    this.#stopped = 'unsupported';
     this.#reprobeAtMs = Number.POSITIVE_INFINITY;
     this.#reprobeBytesLeft = Number.POSITIVE_INFINITY;
+  }
+
+  #startsLending(): boolean {
+    if (this.options.mode === 'force' || !this.options.loopback()) return true;
+    this.#stopped = 'loopback';
+    return false;
   }
 
   #probes(nowMs: number): boolean {

@@ -1,18 +1,47 @@
-/** A listening TCP socket whose connections become TcpChannels. */
-import { errnoOf } from '../core/errors.ts';
+/** A listening stream socket: accepts until there is nothing to accept, and is gentle when descriptors run out. */
+import { chmodSync, statSync, unlinkSync } from 'node:fs';
+import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
-import { EPOLLIN, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET } from '../sys/constants.ts';
+import {
+  AF_INET,
+  AF_INET6,
+  AF_UNIX,
+  EPOLLIN,
+  IPPROTO_IPV6,
+  IPV6_V6ONLY,
+  SO_REUSEADDR,
+  SO_REUSEPORT,
+  SOCK_STREAM,
+  SOL_SOCKET,
+} from '../sys/constants.ts';
 import { reactor } from '../sys/reactor.ts';
-import { decodeSockaddr, SOCKADDR_BYTES } from '../wire/sockaddr.ts';
-import { TcpChannel, type TcpHandler, type TcpOptions } from './tcp.ts';
+import { decodeSockaddr, encodeSockaddrUn, SOCKADDR_UN_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
+import { scopeIdOf } from './local.ts';
 
 export interface ListenOptions {
-  readonly address: string;
-  readonly port: number;
+  /** IP address and port, or the path of a Unix socket. */
+  readonly address?: string;
+  readonly port?: number;
+  readonly path?: string;
   readonly backlog: number;
+  readonly ipv6Only?: boolean;
+  readonly reusePort?: boolean;
+  /** Lets all users connect to a Unix socket, beyond what umask(2) leaves. */
+  readonly readableAll?: boolean;
+  readonly writableAll?: boolean;
 }
 
+export interface Listener {
+  /** Null for a Unix socket. */
+  readonly address: SocketAddress | null;
+  close(): void;
+  ref(): void;
+  unref(): void;
+}
+
+/** Peer of a Unix connection: it has no address. */
+const NO_ADDRESS: SocketAddress = { address: '', port: 0, family: AF_UNIX, scopeId: 0 };
 const EAGAIN = -errnoOf('EAGAIN');
 const ECONNABORTED = -errnoOf('ECONNABORTED');
 const EINTR = -errnoOf('EINTR');
@@ -21,25 +50,24 @@ const ACCEPTS_PER_TURN = 64;
 /** Out of descriptors: try again then, instead of losing the edge. */
 const RETRY_MS = 100;
 
-/** Throws what bind(2) and listen(2) refuse. `handler` serves a channel until accepted() gives it another. */
+/** Throws what bind(2) and listen(2) refuse. `accepted` owns the descriptors it is given. */
 export function listenTcp(
   options: ListenOptions,
-  tcp: TcpOptions,
-  handler: TcpHandler,
-  accepted: (channel: TcpChannel) => void,
-): { close(): void } {
-  const fd = calls.socketFor(options.address, SOCK_STREAM);
+  accepted: (fd: number, peer: SocketAddress) => void,
+): Listener {
+  const fd = options.path === undefined ? bindIp(options) : bindPath(options.path, options);
+  let address: SocketAddress | null;
   try {
-    calls.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    calls.bind(fd, options.address, options.port);
     calls.listen(fd, options.backlog);
+    address = options.path === undefined ? calls.localAddress(fd) : null;
   } catch (error) {
     native().close(fd);
     throw error;
   }
   let closed = false;
   let retry: NodeJS.Immediate | NodeJS.Timeout | null = null;
-  const sockaddr = new Uint8Array(SOCKADDR_BYTES);
+  let refed = true;
+  const sockaddr = new Uint8Array(SOCKADDR_UN_BYTES);
   const acceptAll = (): void => {
     for (let i = 0; i < ACCEPTS_PER_TURN && !closed; i++) {
       const result = native().accept(fd, sockaddr);
@@ -48,10 +76,10 @@ export function listenTcp(
       if (result < 0) {
         // EMFILE and its kind: the edge is used up, so come back by the clock.
         retry ??= setTimeout(again, RETRY_MS);
+        if (!refed) retry.unref();
         return;
       }
-      const { address, port } = decodeSockaddr(sockaddr, sockaddr.byteLength);
-      accepted(TcpChannel.adopt(result, { address, port }, tcp, handler));
+      accepted(result, address === null ? NO_ADDRESS : decodeSockaddr(sockaddr, sockaddr.byteLength));
     }
     if (!closed) retry ??= setImmediate(again);
   };
@@ -61,6 +89,7 @@ export function listenTcp(
   };
   const registration = reactor().add(fd, EPOLLIN, acceptAll);
   return {
+    address,
     close() {
       if (closed) return;
       closed = true;
@@ -70,6 +99,54 @@ export function listenTcp(
       }
       registration.remove();
       native().close(fd);
+      if (options.path !== undefined) unlink(options.path);
+    },
+    ref() {
+      refed = true;
+      registration.ref();
+    },
+    unref() {
+      refed = false;
+      registration.unref();
     },
   };
+}
+
+function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort }: ListenOptions): number {
+  const isIpv6 = address.includes(':');
+  const [host, zone] = address.split('%') as [string, string?];
+  const fd = calls.socket(isIpv6 ? AF_INET6 : AF_INET, SOCK_STREAM);
+  try {
+    calls.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (reusePort === true) calls.setOption(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+    if (isIpv6) calls.setOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, ipv6Only === true ? 1 : 0);
+    calls.bind(fd, host, port, scopeIdOf(zone));
+    return fd;
+  } catch (error) {
+    native().close(fd);
+    throw error;
+  }
+}
+
+/** As libuv does: the name of a server that is closed is free again. */
+function unlink(path: string): void {
+  if (path.startsWith('\0')) return;
+  try {
+    unlinkSync(path);
+  } catch {
+    // Somebody has removed or replaced it: not ours to mend.
+  }
+}
+
+function bindPath(path: string, { readableAll, writableAll }: ListenOptions): number {
+  const sockaddr = encodeSockaddrUn(path);
+  const fd = calls.socket(AF_UNIX, SOCK_STREAM);
+  const result = native().bind(fd, sockaddr);
+  if (result === 0) {
+    const wanted = (readableAll ? 0o444 : 0) | (writableAll ? 0o222 : 0);
+    if (wanted !== 0 && !path.startsWith('\0')) chmodSync(path, (statSync(path).mode & 0o777) | wanted);
+    return fd;
+  }
+  native().close(fd);
+  throw errnoError(result, 'listen', { address: path });
 }

@@ -11,6 +11,7 @@
  *
  * Data that arrived before a reset stays readable after it; so an error is only reported once reads have met it.
  */
+import type { MemlockBudget } from '../core/budget.ts';
 import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { type Native, native } from '../sys/binding.ts';
@@ -37,16 +38,25 @@ import {
   TCP_NODELAY,
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
-import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES } from '../wire/sockaddr.ts';
-import { lingerClosed } from './closer.ts';
+import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
+import { type Ending, lingerClosed } from './closer.ts';
+import type { CopyCause, ZerocopyCounters } from './counters.ts';
 import { isLocalAddress, isLoopback } from './local.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
-import { type ZerocopyCounters, ZerocopyEngine } from './zerocopy.ts';
+import { ZerocopyEngine } from './zerocopy.ts';
 
 export interface TcpOptions {
   readonly mode: ZerocopyMode;
   readonly thresholdBytes?: number;
   readonly counters: ZerocopyCounters;
+  /** Where pages are charged, if whoever lends has not charged them before. */
+  readonly budget?: MemlockBudget;
+  readonly noDelay?: boolean;
+  /**
+   * Congestion control `reno` on 127/8 and ::1. A path inside this host has no bottleneck to find, and pacing it (bbr) costs
+   * twice the CPU (docs/performance.md). Where the system does not allow reno, its default stays.
+   */
+  readonly unpacedLoopback?: boolean;
   /** Seconds idle, seconds between probes, and probes until a silent peer is dead. */
   readonly keepAlive?: { readonly idleS: number; readonly intervalS: number; readonly count: number };
 }
@@ -106,7 +116,14 @@ export class TcpChannel {
       thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
       loopback: () => isLocalAddress(remote.address),
     });
-    this.#engine = new ZerocopyEngine(this.#sys, fd, policy, options.counters, Date.now);
+    this.#engine = new ZerocopyEngine({
+      sys: this.#sys,
+      fd,
+      policy,
+      counters: options.counters,
+      now: monotonicMs,
+      ...(options.budget === undefined ? {} : { budget: options.budget }),
+    });
     this.#registration = reactor().add(fd, EVENTS, (events) => this.#onEvents(events));
   }
 
@@ -134,6 +151,16 @@ export class TcpChannel {
     }
   }
 
+  /** Takes over a descriptor whose connect(2) has begun; connected() or failed() follows. */
+  static connecting(
+    fd: number,
+    remote: { address: string; port: number },
+    options: TcpOptions,
+    handler: TcpHandler,
+  ): TcpChannel {
+    return new TcpChannel(fd, remote, true, options, handler);
+  }
+
   /** Takes over a descriptor that accept() returned. */
   static adopt(
     fd: number,
@@ -153,7 +180,7 @@ export class TcpChannel {
   }
 
   /** Address of this end. */
-  get localEndpoint(): { address: string; port: number } {
+  get localEndpoint(): SocketAddress {
     const out = new Uint8Array(SOCKADDR_BYTES);
     const length = this.#sys.getsockname(this.#fd, out);
     return decodeSockaddr(out, Math.max(0, length));
@@ -161,7 +188,39 @@ export class TcpChannel {
 
   /** Whether a lent piece of this size should be sent by sendLent() now. */
   lends(bytes: number): boolean {
-    return this.#engine.lends(bytes);
+    return this.#engine.why(bytes) === null;
+  }
+
+  /** Why a piece of this size should be sent by send() now; null: by sendLent(), `callBytesMax` at most in a call. */
+  why(bytes: number): CopyCause | null {
+    return this.#engine.why(bytes);
+  }
+
+  get callBytesMax(): number {
+    return this.#engine.callBytesMax;
+  }
+
+  get lending(): boolean {
+    return this.#engine.policy.lending;
+  }
+
+  /** Since when the oldest lent call waits for its completion, in milliseconds of performance.now(); undefined: none does. */
+  get pinnedSinceMs(): number | undefined {
+    return this.#engine.oldestSinceMs;
+  }
+
+  /** setsockopt(2); 0 or `-errno`. */
+  setOption(level: number, name: number, value: number): number {
+    return this.#closed ? 0 : this.#sys.setsockoptInt(this.#fd, level, name, value);
+  }
+
+  /** Lets the connection keep the event loop alive, as it does to begin with. */
+  ref(): void {
+    this.#registration.ref();
+  }
+
+  unref(): void {
+    this.#registration.unref();
   }
 
   /** Ordinary sendmsg of the first `count` views. Bytes taken; 0 when the buffer is full; -errno when the connection is gone. */
@@ -174,9 +233,9 @@ export class TcpChannel {
     return this.#sent(this.#engine.send(ubuf, views, count, 0));
   }
 
-  /** Counts bytes of a lent Ubuf that went through send(). */
-  copied(ubuf: Ubuf, bytes: number): void {
-    this.#engine.copied(ubuf, bytes);
+  /** Counts bytes that went through send(), and belong to `ubuf` if that is not null. */
+  copied(ubuf: Ubuf | null, bytes: number, cause: CopyCause = this.#engine.why(bytes) ?? 'threshold'): void {
+    this.#engine.copied(ubuf, bytes, cause);
   }
 
   /** Bytes read; 0 at the end of the stream; -EAGAIN when there is nothing; another -errno when the connection is gone. */
@@ -234,21 +293,21 @@ export class TcpChannel {
    * Closes: what was written is still delivered, and lent pages stay lent until the kernel lets go (the descriptor goes
    * to the lingering closer). No handler is called afterwards.
    */
-  close(): void {
-    this.#end('linger');
+  close(ending: Ending = {}): void {
+    this.#end('linger', ending);
   }
 
   /** Stops the wire at once (RST), and gives back what the kernel then releases. */
-  reset(): void {
-    this.#end('abort');
+  reset(ending: Ending = {}): void {
+    this.#end('abort', ending);
   }
 
-  #end(how: 'linger' | 'abort'): void {
+  #end(how: 'linger' | 'abort', ending: Ending): void {
     if (this.#closed) return;
     this.ackedBytes();
     this.#closed = true;
     this.#registration.remove();
-    lingerClosed(this.#sys, this.#fd, this.#engine, how);
+    lingerClosed(this.#sys, this.#fd, this.#engine, how, ending);
   }
 
   #sent(n: number): number {
@@ -305,12 +364,15 @@ export class TcpChannel {
   }
 }
 
+/** Never set back, unlike the time of day. */
+const monotonicMs = (): number => performance.now();
+
 /** False if flagged calls would never complete: the kernel ignores the flag on a socket that refused the option. */
 function configure(fd: number, options: TcpOptions, remoteAddress: string): boolean {
-  // A path inside this host has no bottleneck to find, and pacing it (bbr) costs twice the CPU (docs/performance.md). Where
-  // the system does not allow reno, its default stays.
-  if (isLoopback(remoteAddress)) native().setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
-  calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (options.unpacedLoopback === true && isLoopback(remoteAddress)) {
+    native().setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
+  }
+  if (options.noDelay === true) calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   const keepAlive = options.keepAlive;
   if (keepAlive !== undefined) {
     calls.setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -319,4 +381,11 @@ function configure(fd: number, options: TcpOptions, remoteAddress: string): bool
     calls.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, keepAlive.count);
   }
   return options.mode !== 'off' && native().setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1) === 0;
+}
+
+/** Closes an accepted descriptor that nobody serves; returns the address it was for, unless it is a Unix one. */
+export function refuse(fd: number, isIp: boolean): SocketAddress | null {
+  const local = isIp ? calls.localAddress(fd) : null;
+  native().close(fd);
+  return local;
 }

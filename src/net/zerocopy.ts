@@ -8,53 +8,41 @@
  *
  * Sources: Documentation/networking/msg_zerocopy.rst; msg_zerocopy_realloc (net/core/skbuff.c) for the numbering.
  */
+import { type MemlockBudget, pinnedPages } from '../core/budget.ts';
 import { CompletionTracker } from '../core/completions.ts';
 import { errnoOf } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import type { Native } from '../sys/binding.ts';
 import { MSG_ZEROCOPY } from '../sys/constants.ts';
 import { completionRange, ERRQUEUE_WORDS, isCopied, isZerocopyCompletion } from '../wire/errqueue.ts';
+import { publishFallback, publishRelease } from './channels.ts';
+import { type CopyCause, countPinned, type ZerocopyCounters } from './counters.ts';
 import type { ZerocopyPolicy } from './policy.ts';
 
-/** What happened on zero-copy sockets, by cause. One instance per owner (an RDS node); sockets add to it. */
-export interface ZerocopyCounters {
-  /** Flagged calls that the kernel took, and their bytes. */
-  lentCalls: number;
-  lentBytes: number;
-  /** Completed flagged calls and bytes that the kernel copied after all. */
-  kernelCopiedCalls: number;
-  kernelCopiedBytes: number;
-  /** Bytes of lent memory sent by an ordinary call: below the threshold, a loopback peer, or after a refusal. */
-  fallbackBytes: number;
-  refusedEnobufs: number;
-  refusedOther: number;
-  /** Bytes with the kernel now, and the most there were. */
-  pinnedBytes: number;
-  pinnedBytesMax: number;
-  /** Completion numbers nobody waited for. */
-  unexpectedCompletions: number;
+export interface EngineOptions {
+  readonly sys: Native;
+  readonly fd: number;
+  readonly policy: ZerocopyPolicy;
+  readonly counters: ZerocopyCounters;
+  /** Milliseconds, with a fraction, of a clock that is never set back. */
+  readonly now: () => number;
+  /** Pages are charged per call. None: whoever lends has charged them before. */
+  readonly budget?: MemlockBudget;
+  /** The system call: bytes taken or `-errno`. sendmsg(2) on `fd` if left out. */
+  readonly call?: SendCall;
 }
 
-export function zerocopyCounters(): ZerocopyCounters {
-  return {
-    lentCalls: 0,
-    lentBytes: 0,
-    kernelCopiedCalls: 0,
-    kernelCopiedBytes: 0,
-    fallbackBytes: 0,
-    refusedEnobufs: 0,
-    refusedOther: 0,
-    pinnedBytes: 0,
-    pinnedBytesMax: 0,
-    unexpectedCompletions: 0,
-  };
-}
+/** Sends the first `count` views with `flags`. */
+export type SendCall = (views: readonly Uint8Array[], count: number, flags: number) => number;
 
 interface LentCall {
   readonly ubuf: Ubuf;
   readonly bytes: number;
+  readonly pages: number;
+  readonly sinceMs: number;
 }
 
+const EAGAIN = -errnoOf('EAGAIN');
 const ENOBUFS = -errnoOf('ENOBUFS');
 const ENOMEM = -errnoOf('ENOMEM');
 const EMSGSIZE = -errnoOf('EMSGSIZE');
@@ -66,26 +54,34 @@ const KERNEL_ENOTSUPP = -524;
 const DRAIN_RECORDS = 64;
 const records = new Uint32Array(DRAIN_RECORDS * ERRQUEUE_WORDS);
 
+/**
+ * The most that one flagged call carries where pages are limited: the kernel charges what was asked for, even if it takes
+ * only a part, and releases in steps of this size anyway (skb_zerocopy_realloc: 512 KiB share one notification).
+ */
+const LIMITED_CALL_BYTES = 512 * 1024;
+
 export class ZerocopyEngine {
+  readonly policy: ZerocopyPolicy;
+  readonly counters: ZerocopyCounters;
   readonly #sys: Native;
   readonly #fd: number;
-  readonly #policy: ZerocopyPolicy;
-  readonly #counters: ZerocopyCounters;
-  readonly #calls = new CompletionTracker<LentCall>();
+  /** Null: a call that failed. */
+  readonly #calls = new CompletionTracker<LentCall | null>();
   readonly #now: () => number;
+  readonly #call: SendCall;
+  readonly #budget: MemlockBudget | undefined;
+  readonly #pageBytes: number;
 
-  constructor(
-    sys: Native,
-    fd: number,
-    policy: ZerocopyPolicy,
-    counters: ZerocopyCounters,
-    now: () => number,
-  ) {
+  constructor(options: EngineOptions) {
+    const { sys, fd, budget } = options;
     this.#sys = sys;
     this.#fd = fd;
-    this.#policy = policy;
-    this.#counters = counters;
-    this.#now = now;
+    this.policy = options.policy;
+    this.counters = options.counters;
+    this.#now = options.now;
+    this.#call = options.call ?? ((views, count, flags) => sys.sendv(fd, views, count, flags));
+    this.#budget = budget !== undefined && budget.limitPages >= 0 ? budget : undefined;
+    this.#pageBytes = this.#budget === undefined ? 0 : sys.pageSize();
   }
 
   /** Flagged calls not completed yet. */
@@ -93,9 +89,27 @@ export class ZerocopyEngine {
     return this.#calls.outstanding;
   }
 
-  /** Whether a lent piece of `bytes` should go in a flagged call of its own, rather than be gathered with others. */
-  lends(bytes: number): boolean {
-    return this.#policy.lends(bytes, this.#now());
+  /** The most that one flagged call should carry now. */
+  get callBytesMax(): number {
+    const budget = this.#budget;
+    if (budget === undefined) return Number.POSITIVE_INFINITY;
+    const room = (budget.limitPages - budget.used() - 2) * this.#pageBytes;
+    return Math.min(LIMITED_CALL_BYTES, Math.max(0, room));
+  }
+
+  /** Why a piece of `bytes` should go in an ordinary call, gathered with others; null: in a flagged call of its own. */
+  why(bytes: number): CopyCause | null {
+    // Most pieces are small: they are not worth a look at the clock.
+    const cause = this.policy.never(bytes) ?? this.policy.why(bytes, this.#now());
+    if (cause !== null) return cause;
+    return bytes > this.callBytesMax && this.callBytesMax < this.policy.options.thresholdBytes
+      ? 'memlock'
+      : null;
+  }
+
+  /** Since when the oldest call waits for its completion; undefined: none does. */
+  get oldestSinceMs(): number | undefined {
+    return this.#calls.first?.sinceMs;
   }
 
   /**
@@ -103,33 +117,31 @@ export class ZerocopyEngine {
    * refuses. Returns bytes taken, or `-errno` (`-EAGAIN` when the send buffer is full).
    */
   send(ubuf: Ubuf, views: readonly Uint8Array[], count: number, flags: number): number {
-    let n = this.#sys.sendv(this.#fd, views, count, flags | MSG_ZEROCOPY);
-    if (n === ENOBUFS && this.#calls.outstanding > 0) {
-      // Unread records also use up optmem: drain, and try once more. With nothing outstanding, nothing would change.
-      this.drain();
-      n = this.#sys.sendv(this.#fd, views, count, flags | MSG_ZEROCOPY);
-    }
+    const pages = this.#charge(views, count);
+    if (pages < 0) return this.#sendCopied(ubuf, views, count, flags, 'memlock');
+    const waiting = this.#calls.outstanding > 0;
+    let n = this.#flagged(views, count, flags);
+    // Unread records also use up optmem, and are drained now. With nothing outstanding before, nothing would change.
+    if (n === ENOBUFS && waiting) n = this.#flagged(views, count, flags);
     if (n > 0) {
-      this.#calls.add({ ubuf: ubuf.ref(), bytes: n });
-      this.#policy.lent(this.#now());
-      const counters = this.#counters;
+      const nowMs = this.#now();
+      this.#calls.add({ ubuf: ubuf.ref(), bytes: n, pages, sinceMs: nowMs });
+      this.policy.lent(nowMs);
+      const { counters } = this;
       counters.lentCalls += 1;
       counters.lentBytes += n;
-      counters.pinnedBytes += n;
-      if (counters.pinnedBytes > counters.pinnedBytesMax) counters.pinnedBytesMax = counters.pinnedBytes;
+      countPinned(counters, n);
       return n;
     }
-    if (!this.#refused(n)) return n;
-    n = this.#sys.sendv(this.#fd, views, count, flags);
-    // Not copied(): the policy has counted the refusal.
-    if (n > 0) this.#countCopied(ubuf, n);
-    return n;
+    this.#uncharge(pages);
+    const cause = this.#refused(n);
+    return cause === null ? n : this.#sendCopied(ubuf, views, count, flags, cause);
   }
 
-  /** Bytes of a lent Ubuf went in an ordinary call. */
-  copied(ubuf: Ubuf, bytes: number): void {
-    this.#policy.copied(bytes);
-    this.#countCopied(ubuf, bytes);
+  /** Bytes, of a lent Ubuf or of no Ubuf, went in an ordinary call. */
+  copied(ubuf: Ubuf | null, bytes: number, cause: CopyCause): void {
+    this.policy.copied(bytes);
+    this.#countCopied(ubuf, bytes, cause);
   }
 
   /** Reads the error queue to its end. Returns the number of calls completed. */
@@ -140,7 +152,7 @@ export class ZerocopyEngine {
       count = this.#sys.drainErrors(this.#fd, records);
       for (let i = 0; i < count; i++) if (isZerocopyCompletion(records, i)) this.#complete(i);
     } while (count === DRAIN_RECORDS);
-    this.#counters.unexpectedCompletions += this.#calls.unexpected;
+    this.counters.unexpectedCompletions += this.#calls.unexpected;
     this.#calls.unexpected = 0;
     return before - this.#calls.outstanding;
   }
@@ -148,17 +160,39 @@ export class ZerocopyEngine {
   /** Bytes of the calls that are not completed yet. */
   pendingBytes(): number {
     let bytes = 0;
-    for (const call of this.#calls.pending()) bytes += call.bytes;
+    for (const call of this.#calls.pending()) bytes += call?.bytes ?? 0;
     return bytes;
+  }
+
+  /**
+   * One flagged call. A datagram may be refused when it already has its number (a segment is longer than the MTU: EMSGSIZE; a
+   * filter drops it: EPERM), which is then confirmed like any other (udp_send_skb frees the packet). So after an error the
+   * queue tells whether the number is used up; otherwise all later ones would be off by one, and memory would be released
+   * too early.
+   */
+  #flagged(views: readonly Uint8Array[], count: number, flags: number): number {
+    const n = this.#call(views, count, flags | MSG_ZEROCOPY);
+    if (n >= 0 || n === EAGAIN) return n;
+    this.#calls.add(null);
+    this.drain();
+    this.#calls.retract();
+    return n;
   }
 
   #complete(record: number): void {
     const { lo, hi } = completionRange(records, record);
     const copied = isCopied(records, record);
-    const counters = this.#counters;
-    const before = this.#calls.outstanding;
+    const { counters } = this;
+    const nowMs = this.#now();
+    let completed = 0;
     this.#calls.complete(lo, hi, (call) => {
-      counters.pinnedBytes -= call.bytes;
+      if (call === null) return;
+      completed += 1;
+      const latencyUs = (nowMs - call.sinceMs) * 1e3;
+      countPinned(counters, -call.bytes);
+      counters.latency.record(latencyUs);
+      publishRelease(counters, call.bytes, copied, lo === hi, latencyUs);
+      this.#uncharge(call.pages);
       if (copied) {
         counters.kernelCopiedCalls += 1;
         counters.kernelCopiedBytes += call.bytes;
@@ -168,26 +202,55 @@ export class ZerocopyEngine {
       call.ubuf.unref();
     });
     // One observation, however many calls were merged into the record: the flag is that of the first of them.
-    if (this.#calls.outstanding < before) this.#policy.completed(copied, this.#now());
+    if (completed > 0) this.policy.completed(copied, nowMs);
   }
 
-  #countCopied(ubuf: Ubuf, bytes: number): void {
-    ubuf.copiedBytes += bytes;
-    this.#counters.fallbackBytes += bytes;
+  #sendCopied(
+    ubuf: Ubuf,
+    views: readonly Uint8Array[],
+    count: number,
+    flags: number,
+    cause: CopyCause,
+  ): number {
+    const n = this.#call(views, count, flags);
+    // Not copied(): the policy has counted the refusal.
+    if (n > 0) this.#countCopied(ubuf, n, cause);
+    return n;
   }
 
-  /** True if `n` is an error that only means "not with the flag". */
-  #refused(n: number): boolean {
+  #countCopied(ubuf: Ubuf | null, bytes: number, cause: CopyCause): void {
+    if (ubuf !== null) ubuf.copiedBytes += bytes;
+    this.counters.fallbackBytes += bytes;
+    this.counters.copied[cause] += bytes;
+    publishFallback(this.counters, bytes, cause);
+  }
+
+  /** Pages taken from the account for this call; -1 when it has no room. */
+  #charge(views: readonly Uint8Array[], count: number): number {
+    if (this.#budget === undefined) return 0;
+    let bytes = 0;
+    for (let i = 0; i < count; i++) bytes += (views[i] as Uint8Array).byteLength;
+    const pages = pinnedPages(bytes, this.#pageBytes);
+    return this.#budget.charge(pages) ? pages : -1;
+  }
+
+  #uncharge(pages: number): void {
+    if (pages > 0) this.#budget?.uncharge(pages);
+  }
+
+  /** The cause if `n` is an error that only means "not with the flag". */
+  #refused(n: number): CopyCause | null {
     if (n === ENOBUFS || n === ENOMEM) {
-      this.#counters.refusedEnobufs += 1;
-      this.#policy.refused();
-      return true;
+      // With none outstanding it cannot be the notifications (optmem).
+      const cause = this.#calls.outstanding === 0 || n === ENOMEM ? 'memlock' : 'optmem';
+      this.counters.refusedEnobufs += 1;
+      this.policy.refused(cause);
+      return cause;
     }
-    if (n === EMSGSIZE || n === EOPNOTSUPP || n === KERNEL_ENOTSUPP) {
-      this.#counters.refusedOther += 1;
-      if (n !== EMSGSIZE) this.#policy.unsupported();
-      return true;
-    }
-    return false;
+    if (n !== EMSGSIZE && n !== EOPNOTSUPP && n !== KERNEL_ENOTSUPP) return null;
+    this.counters.refusedOther += 1;
+    if (n === EMSGSIZE) return 'fragments';
+    this.policy.unsupported();
+    return 'unsupported';
   }
 }

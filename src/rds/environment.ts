@@ -2,8 +2,8 @@
 import type { MemlockBudget } from '../core/budget.ts';
 import { releases } from '../core/releases.ts';
 import { processBudget } from '../net/budget.ts';
+import type { ZerocopyCounters } from '../net/counters.ts';
 import { canLend, lend, pageBytes } from '../net/lending.ts';
-import type { ZerocopyCounters } from '../net/zerocopy.ts';
 import type { RdsNode } from './node.ts';
 import type { RdsSocket } from './socket.ts';
 import type { Runtime, Transport } from './transport.ts';

@@ -10,6 +10,7 @@
  */
 export { FixedBudget, type MemlockBudget } from '../core/budget.ts';
 export { ZerotxError } from '../core/errors.ts';
+export { StillLentError } from '../core/still-lent.ts';
 export type { Outcome } from '../core/ubuf.ts';
 export type { RdsCounters } from './counters.ts';
 export type { LaneStats, NodeStats } from './info.ts';
@@ -24,6 +25,5 @@ export type {
   SendOptions,
   SocketOptions,
 } from './options.ts';
-export { StillLentError } from './pending.ts';
 export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceived } from './received.ts';
 export { RdsSocket, type SocketEvents } from './socket.ts';

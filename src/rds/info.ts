@@ -1,6 +1,6 @@
 /** A node's state as plain numbers: counters, lanes, what is queued, held and lent. */
 import { closerStats } from '../net/closer.ts';
-import type { ZerocopyCounters } from '../net/zerocopy.ts';
+import type { ZerocopyCounters } from '../net/counters.ts';
 import type { ConnectionState } from './connection.ts';
 import type { RdsCounters } from './counters.ts';
 import type { RdsEnvironment } from './environment.ts';

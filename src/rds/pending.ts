@@ -11,6 +11,7 @@
  * A message behind another one to the same port of the same peer never overtakes it; others do not wait for it.
  */
 import { ZerotxError } from '../core/errors.ts';
+import { StillLentError } from '../core/still-lent.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import type { Timer } from './transport.ts';
 
@@ -39,16 +40,6 @@ export interface SendRequest {
   /** Tries to queue the message; `released` is called once if it was lent. Throws what cannot be waited for. */
   attempt(released: Released): Attempt;
   readonly bytes: number;
-}
-
-/** The caller gave up, and the buffer is not its own yet: `released` says when. */
-export class StillLentError extends ZerotxError {
-  readonly released: Promise<Outcome>;
-
-  constructor(message: string, released: Promise<Outcome>, cause: unknown) {
-    super('ZTX_STILL_LENT', message, cause === undefined ? {} : { cause });
-    this.released = released;
-  }
 }
 
 class PendingSend {

@@ -1,9 +1,9 @@
 /** RDS over TCP: port 16385, TCP_NODELAY, keepalive 5 s / 5 s / 5, backlog 64, as rds_tcp does (net/rds/tcp.c). */
 import { ZerotxError } from '../core/errors.ts';
+import { type ZerocopyCounters, zerocopyCounters } from '../net/counters.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
 import { TcpChannel, type TcpOptions } from '../net/tcp.ts';
 import { listenTcp } from '../net/tcp-listener.ts';
-import { type ZerocopyCounters, zerocopyCounters } from '../net/zerocopy.ts';
 import { RDS_TCP_PORT } from '../wire/rds.ts';
 import type { Channel, ChannelHandler, Transport } from './transport.ts';
 
@@ -17,12 +17,20 @@ export interface TcpTransport extends Transport {
 
 export function tcpTransport(options: { mode: ZerocopyMode; thresholdBytes?: number }): TcpTransport {
   const counters = zerocopyCounters();
-  const tcp: TcpOptions = { ...options, counters, keepAlive: KEEP_ALIVE };
+  const tcp: TcpOptions = {
+    ...options,
+    counters,
+    keepAlive: KEEP_ALIVE,
+    noDelay: true,
+    unpacedLoopback: true,
+  };
   return {
     zerocopy: counters,
     listen(address, accepted) {
       try {
-        return listenTcp({ address, port: RDS_TCP_PORT, backlog: BACKLOG }, tcp, unhandled, accepted);
+        return listenTcp({ address, port: RDS_TCP_PORT, backlog: BACKLOG }, (fd, peer) =>
+          accepted(TcpChannel.adopt(fd, peer, tcp, unhandled)),
+        );
       } catch (error) {
         throw explained(error, address);
       }

@@ -6,8 +6,9 @@ import assert from 'node:assert/strict';
 import { afterEach, describe, it, mock } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
 import { closerStats, LINGER_MS, lingerClosed } from '../../src/net/closer.ts';
+import { zerocopyCounters } from '../../src/net/counters.ts';
 import { ZerocopyPolicy } from '../../src/net/policy.ts';
-import { ZerocopyEngine, zerocopyCounters } from '../../src/net/zerocopy.ts';
+import { ZerocopyEngine } from '../../src/net/zerocopy.ts';
 import { type Native, native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { IP_RECVERR, IPPROTO_IP, MSG_ZEROCOPY, SHUT_WR } from '../../src/sys/constants.ts';
@@ -227,7 +228,13 @@ describe('memory that even an abort does not free', { timeout: 3 * DEADLINE_MS }
       calls.close(gone.fd);
       calls.connect(fd, '127.0.0.1', gone.port);
       const policy = new ZerocopyPolicy({ mode: 'force', loopback: () => true, thresholdBytes: 1 });
-      const engine = new ZerocopyEngine(sys, fd, policy, zerocopyCounters(), Date.now);
+      const engine = new ZerocopyEngine({
+        sys,
+        fd,
+        policy,
+        counters: zerocopyCounters(),
+        now: Date.now,
+      });
       const lent = lend(1000);
       const before = reactor().size;
       mock.timers.enable({ apis: ['setTimeout'] });
@@ -243,7 +250,7 @@ describe('memory that even an abort does not free', { timeout: 3 * DEADLINE_MS }
       assert.deepEqual(lent.outcomes, []);
       assert.deepEqual(closed, []);
       letGo();
-      native().sendtov(fd, [lent.bytes], 1, 0, encodeSockaddr('127.0.0.1', gone.port));
+      native().sendGso(fd, [lent.bytes], 1, 0, 0, encodeSockaddr('127.0.0.1', gone.port));
       await turnsUntil(() => closed.length > 0);
       assert.deepEqual(closed, [fd]);
       assert.deepEqual(closerStats(), NOTHING);

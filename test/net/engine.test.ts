@@ -4,8 +4,9 @@ import { describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
 import { ReleaseQueue } from '../../src/core/releases.ts';
 import { type Outcome, Ubuf } from '../../src/core/ubuf.ts';
+import { zerocopyCounters } from '../../src/net/counters.ts';
 import { type ZerocopyMode, ZerocopyPolicy } from '../../src/net/policy.ts';
-import { ZerocopyEngine, zerocopyCounters } from '../../src/net/zerocopy.ts';
+import { ZerocopyEngine } from '../../src/net/zerocopy.ts';
 import type { Native } from '../../src/sys/binding.ts';
 import { MSG_ZEROCOPY } from '../../src/sys/constants.ts';
 import { ERRQUEUE_WORDS } from '../../src/wire/errqueue.ts';
@@ -45,7 +46,13 @@ function setUp(mode: ZerocopyMode = 'auto') {
   const kernel = new FakeKernel();
   const policy = new ZerocopyPolicy({ mode, loopback: () => false, thresholdBytes: 32 * 1024 });
   const counters = zerocopyCounters();
-  const engine = new ZerocopyEngine(kernel as unknown as Native, 3, policy, counters, () => 0);
+  const engine = new ZerocopyEngine({
+    sys: kernel as unknown as Native,
+    fd: 3,
+    policy,
+    counters,
+    now: () => 0,
+  });
   const queue = new ReleaseQueue(() => {});
   const lend = (bytes = BIG): { ubuf: Ubuf; outcomes: Outcome[]; send: () => number } => {
     const outcomes: Outcome[] = [];
@@ -181,9 +188,9 @@ describe('a refused call', () => {
       kernel.flagged.push(-errnoOf(code));
       const { ubuf, send } = lend();
       send();
-      const first = engine.lends(BIG);
-      if (!first) engine.copied(ubuf, BIG);
-      return [first, engine.lends(BIG)];
+      const first = engine.why(BIG) === null;
+      if (!first) engine.copied(ubuf, BIG, 'memlock');
+      return [first, engine.why(BIG) === null];
     };
     assert.deepEqual(after('ENOBUFS'), [false, true]);
     assert.deepEqual(after('EMSGSIZE'), [true, true]);
@@ -243,12 +250,12 @@ describe('records', () => {
     for (const { outcomes } of all) {
       assert.deepEqual(outcomes, [{ bytes: BIG, copiedBytes: BIG, exact: false }]);
     }
-    assert.equal(engine.lends(BIG), true, 'one record of 32 calls is no reason to stop');
+    assert.equal(engine.why(BIG) === null, true, 'one record of 32 calls is no reason to stop');
     for (let number = 32; number < 48; number++) {
       lend().send();
       drain([0, ZEROCOPY, 1, number, number]);
     }
-    assert.equal(engine.lends(BIG), false, 'sixteen records are');
+    assert.equal(engine.why(BIG) === null, false, 'sixteen records are');
   });
 
   it('of calls that were made before the mode changed release as before', () => {
@@ -258,7 +265,7 @@ describe('records', () => {
     early.ubuf.unref();
     kernel.flagged.push(-errnoOf('EOPNOTSUPP'));
     lend().send();
-    assert.equal(engine.lends(BIG), false);
+    assert.equal(engine.why(BIG) === null, false);
     drain([0, ZEROCOPY, 1, 0, 0]);
     assert.equal(early.outcomes.length, 1);
   });

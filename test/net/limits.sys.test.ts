@@ -5,7 +5,7 @@ import { once } from 'node:events';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Outcome } from '../../src/core/ubuf.ts';
-import type { ZerocopyCounters } from '../../src/net/zerocopy.ts';
+import type { ZerocopyCounters } from '../../src/net/counters.ts';
 import { runChild } from '../support/children.ts';
 
 const MIB = 1 << 20;

@@ -7,7 +7,7 @@ import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Outcome } from '../../src/core/ubuf.ts';
-import type { ZerocopyCounters } from '../../src/net/zerocopy.ts';
+import type { ZerocopyCounters } from '../../src/net/counters.ts';
 
 const MIB = 1 << 20;
 const OPTMEM = '/proc/sys/net/core/optmem_max';

@@ -23,7 +23,7 @@ function completions(of: ZerocopyPolicy, count: number, copied: number, nowMs = 
 /** How many calls in a row are refused before the next is lent. */
 function copiesInARow(of: ZerocopyPolicy, atMost: number): number {
   for (let i = 0; i < atMost; i++) {
-    if (of.lends(BIG, 0)) return i;
+    if (of.why(BIG, 0) === null) return i;
     of.copied(BIG);
   }
   return atMost;
@@ -45,13 +45,13 @@ describe('first answer', () => {
   for (const [mode, loopback, bytes, lends] of table) {
     const where = loopback ? 'loopback' : 'elsewhere';
     it(`${mode}, ${bytes} bytes to ${where}: ${lends ? 'lend' : 'copy'}`, () => {
-      assert.equal(policy(mode, loopback).lends(bytes, 0), lends);
+      assert.equal(policy(mode, loopback).why(bytes, 0) === null, lends);
     });
   }
 
   it('has the threshold of its options', () => {
-    assert.equal(policy('auto', false, 1).lends(1, 0), true);
-    assert.equal(policy('auto', false, MIB).lends(MIB - 1, 0), false);
+    assert.equal(policy('auto', false, 1).why(1, 0) === null, true);
+    assert.equal(policy('auto', false, MIB).why(MIB - 1, 0) === null, false);
   });
 });
 
@@ -67,7 +67,7 @@ describe('auto, after completions', () => {
     it(`${copied} of ${of} copied: ${lends ? 'goes on lending' : 'stops'}`, () => {
       const auto = policy('auto');
       completions(auto, of, copied);
-      assert.equal(auto.lends(BIG, 0), lends);
+      assert.equal(auto.why(BIG, 0) === null, lends);
     });
   }
 
@@ -75,55 +75,55 @@ describe('auto, after completions', () => {
     const auto = policy('auto');
     completions(auto, 16, 14);
     completions(auto, 16, 14);
-    assert.equal(auto.lends(BIG, 0), true);
+    assert.equal(auto.why(BIG, 0) === null, true);
     completions(auto, 16, 16);
-    assert.equal(auto.lends(BIG, 0), false);
+    assert.equal(auto.why(BIG, 0) === null, false);
   });
 
   it('tries again after 30 s, and stops again', () => {
     const auto = policy('auto');
     completions(auto, 16, 16, 1000);
-    assert.equal(auto.lends(BIG, 30_999), false);
-    assert.equal(auto.lends(BIG, 31_000), true);
-    assert.equal(auto.lends(BIG, 31_000), true, 'asking changes nothing');
+    assert.equal(auto.why(BIG, 30_999) === null, false);
+    assert.equal(auto.why(BIG, 31_000) === null, true);
+    assert.equal(auto.why(BIG, 31_000) === null, true, 'asking changes nothing');
     auto.lent(31_000);
     completions(auto, 16, 16, 40_000);
-    assert.equal(auto.lends(BIG, 69_999), false);
-    assert.equal(auto.lends(BIG, 70_000), true);
+    assert.equal(auto.why(BIG, 69_999) === null, false);
+    assert.equal(auto.why(BIG, 70_000) === null, true);
     auto.lent(70_000);
     completions(auto, 16, 0, 70_001);
-    assert.equal(auto.lends(BIG, 70_002), true);
+    assert.equal(auto.why(BIG, 70_002) === null, true);
   });
 
   it('tries again after 256 MiB that it copied', () => {
     const auto = policy('auto');
     completions(auto, 16, 16);
     for (let sent = 0; sent < 256 * MIB; sent += MIB) {
-      assert.equal(auto.lends(MIB, 1), false);
+      assert.equal(auto.why(MIB, 1) === null, false);
       auto.copied(MIB);
     }
-    assert.equal(auto.lends(MIB, 1), true);
+    assert.equal(auto.why(MIB, 1) === null, true);
   });
 
   it('is not moved by completions of calls that were made before it stopped', () => {
     const auto = policy('auto');
     completions(auto, 16, 16);
     completions(auto, 1000, 0);
-    assert.equal(auto.lends(BIG, 0), false);
+    assert.equal(auto.why(BIG, 0) === null, false);
   });
 
   it('never starts on loopback, whatever the time', () => {
     const local = policy('auto', true);
-    for (let i = 0; i < 1000; i++) assert.equal(local.lends(MIB, i * 1e6), false);
+    for (let i = 0; i < 1000; i++) assert.equal(local.why(MIB, i * 1e6) === null, false);
   });
 
   it('does not bind force or off', () => {
     const force = policy('force', true);
     completions(force, 1000, 1000);
-    assert.equal(force.lends(BIG, 0), true);
+    assert.equal(force.why(BIG, 0) === null, true);
     const off = policy('off');
     completions(off, 1000, 0);
-    assert.equal(off.lends(BIG, 1e9), false);
+    assert.equal(off.why(BIG, 1e9) === null, false);
   });
 });
 
@@ -132,35 +132,35 @@ describe('refusals', () => {
     const auto = policy('auto');
     const expected = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024];
     for (const copies of expected) {
-      auto.refused();
+      auto.refused('memlock');
       assert.equal(copiesInARow(auto, 5000), copies);
     }
   });
 
   it('begin at 1 again after a success', () => {
     const auto = policy('auto');
-    for (let i = 0; i < 6; i++) auto.refused();
+    for (let i = 0; i < 6; i++) auto.refused('memlock');
     assert.equal(copiesInARow(auto, 5000), 32);
     auto.completed(false, 0);
-    auto.refused();
+    auto.refused('memlock');
     assert.equal(copiesInARow(auto, 5000), 1);
   });
 
   it('are not paid with pieces that would be copied anyway', () => {
     const auto = policy('auto');
-    auto.refused();
+    auto.refused('memlock');
     for (let i = 0; i < 100; i++) auto.copied(100);
-    assert.equal(auto.lends(BIG, 0), false);
+    assert.equal(auto.why(BIG, 0) === null, false);
     auto.copied(BIG);
-    assert.equal(auto.lends(BIG, 0), true);
+    assert.equal(auto.why(BIG, 0) === null, true);
   });
 
   it('hold under force, too: the kernel would only refuse again', () => {
     const force = policy('force');
-    force.refused();
-    assert.equal(force.lends(BIG, 0), false);
+    force.refused('memlock');
+    assert.equal(force.why(BIG, 0) === null, false);
     force.copied(BIG);
-    assert.equal(force.lends(BIG, 0), true);
+    assert.equal(force.why(BIG, 0) === null, true);
   });
 });
 
@@ -168,7 +168,7 @@ it('a socket that cannot lend at all copies for good, in every mode', () => {
   for (const mode of ['auto', 'force', 'off'] as const) {
     const none = policy(mode);
     none.unsupported();
-    for (let i = 0; i < 1000; i++) assert.equal(none.lends(MIB, i * 60_000), false, mode);
+    for (let i = 0; i < 1000; i++) assert.equal(none.why(MIB, i * 60_000) === null, false, mode);
   }
 });
 
@@ -189,9 +189,9 @@ it('whatever happens, small pieces are copied, off never lends, and auto does no
       for (const [afterMs, happened] of events) {
         nowMs += afterMs;
         if (happened.what === 'completed') subject.completed(happened.copied, nowMs);
-        else if (happened.what === 'refused') subject.refused();
+        else if (happened.what === 'refused') subject.refused('memlock');
         else {
-          const lends = subject.lends(happened.bytes, nowMs);
+          const lends = subject.why(happened.bytes, nowMs) === null;
           if (lends) subject.lent(nowMs);
           else subject.copied(happened.bytes);
           if (lends) {
@@ -204,7 +204,7 @@ it('whatever happens, small pieces are copied, off never lends, and auto does no
       const mayLend = mode === 'force' || (mode === 'auto' && !loopback);
       // A rest is over after 30 s, a penalty after 1024 calls.
       const answers = Array.from({ length: 1025 }, () => {
-        const lends = subject.lends(BIG, nowMs + 30_000);
+        const lends = subject.why(BIG, nowMs + 30_000) === null;
         if (!lends) subject.copied(BIG);
         return lends;
       });

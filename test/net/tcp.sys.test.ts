@@ -2,9 +2,9 @@
 import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
+import { zerocopyCounters } from '../../src/net/counters.ts';
 import { TcpChannel, type TcpOptions } from '../../src/net/tcp.ts';
 import { listenTcp } from '../../src/net/tcp-listener.ts';
-import { zerocopyCounters } from '../../src/net/zerocopy.ts';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { AF_INET, EPOLLOUT, SO_ZEROCOPY, SOCK_STREAM, SOL_SOCKET } from '../../src/sys/constants.ts';
@@ -37,8 +37,8 @@ describe('dial and listen', { timeout: 3 * DEADLINE_MS }, () => {
   it('connect two channels that know each other', async () => {
     const server = new Watched();
     const accepted: TcpChannel[] = [];
-    const listener = listenTcp({ address: ADDRESS, port: PORT, backlog: 8 }, options(), server, (channel) => {
-      accepted.push(channel);
+    const listener = listenTcp({ address: ADDRESS, port: PORT, backlog: 8 }, (fd, peer) => {
+      accepted.push(TcpChannel.adopt(fd, peer, options(), server));
       server.connected();
     });
     const client = new Watched();
@@ -96,7 +96,7 @@ describe('dial and listen', { timeout: 3 * DEADLINE_MS }, () => {
       TcpChannel.dial({ address, port: 0 }, target, options(), new Watched());
     assert.throws(() => dialFrom('192.0.2.1'), { code: 'EADDRNOTAVAIL', syscall: 'bind' });
     const accept = () => assert.fail('nobody dials');
-    assert.throws(() => listenTcp({ ...target, backlog: 1 }, options(), new Watched(), accept), {
+    assert.throws(() => listenTcp({ ...target, backlog: 1 }, accept), {
       code: 'EADDRINUSE',
     });
     calls.close(fd);

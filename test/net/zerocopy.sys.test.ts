@@ -13,7 +13,7 @@ import { readFileSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
 import { afterEach, describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
-import { zerocopyCounters } from '../../src/net/zerocopy.ts';
+import { zerocopyCounters } from '../../src/net/counters.ts';
 import { native } from '../../src/sys/binding.ts';
 import { SlabPool } from '../../src/sys/slab.ts';
 import {
@@ -253,7 +253,7 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
     const stalled = await channelPair({ receiveBytes: 4 * KIB, sendBytes: MIB, counters });
     const fast = await Promise.all(Array.from({ length: 10 }, () => channelPair({ counters })));
     const bytes = 4 * MIB;
-    const held = lend(pool.acquire(PIECE)!);
+    const held = lend(pool.take(PIECE)!.bytes);
     let kept = 0;
     while (offer(stalled.channel, held.ubuf, held.bytes) > 0) kept += 1;
     held.ubuf.unref();
@@ -262,19 +262,19 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
       fast.map(async (pair) => {
         const received = receive(pair.peer, bytes);
         for (let at = 0; at < bytes; at += MIB) {
-          const buffer = pool.acquire(MIB)!;
-          fillPattern(buffer, at);
-          const lent = lend(buffer);
+          const unit = pool.take(MIB)!;
+          fillPattern(unit.bytes, at);
+          const lent = lend(unit.bytes);
           await write(pair, lent);
           await pair.watched.until(() => lent.outcomes.length > 0);
-          pool.release(buffer);
+          pool.give(unit);
         }
         assert.equal((await received).total, bytes);
       }),
     );
     assert.deepEqual(held.outcomes, []);
     assert.ok(counters.pinnedBytes > 0 && counters.pinnedBytes <= kept * PIECE);
-    assert.equal(pool.stats().usedBuffers, 1);
+    assert.equal(pool.usedUnits, 1);
     closeChannels();
     await new Promise(setImmediate);
     assert.equal(held.outcomes.length, 1);
@@ -284,22 +284,22 @@ describe('one pool', { timeout: 6 * DEADLINE_MS }, () => {
   it('gives memory to the next connection with no trace of the last', async () => {
     const pool = new SlabPool({ slabBytes: MIB, maxBytes: MIB });
     const first = await channelPair({ receiveBytes: 4 * KIB });
-    const buffer = pool.acquire(MIB)!;
-    fillPattern(buffer);
-    const early = lend(buffer);
-    offer(first.channel, early.ubuf, buffer);
+    const unit = pool.take(MIB)!;
+    fillPattern(unit.bytes);
+    const early = lend(unit.bytes);
+    offer(first.channel, early.ubuf, unit.bytes);
     early.ubuf.unref();
-    assert.equal(pool.acquire(MIB), undefined, 'all of the pool is out');
+    assert.equal(pool.take(MIB), undefined, 'all of the pool is out');
     first.channel.reset();
     await new Promise(setImmediate);
     assert.equal(early.outcomes.length, 1);
-    pool.release(buffer);
+    pool.give(unit);
 
     const second = await channelPair();
-    const again = pool.acquire(MIB)!;
-    assert.equal(again.buffer, buffer.buffer);
-    fillPattern(again, 12_345);
-    const late = lend(again);
+    const again = pool.take(MIB)!;
+    assert.equal(again, unit);
+    fillPattern(again.bytes, 12_345);
+    const late = lend(again.bytes);
     await write(second, late);
     assert.deepEqual(late.outcomes, [], 'released by its own connection only');
     await receive(second.peer, MIB, 12_345);

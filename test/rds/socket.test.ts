@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { ZerotxError } from '../../src/core/errors.ts';
-import { StillLentError } from '../../src/rds/pending.ts';
+import { StillLentError } from '../../src/core/still-lent.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
 import { scaled } from '../support/counts.ts';
 import { codeOf } from '../support/rds-nodes.ts';

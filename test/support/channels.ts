@@ -7,8 +7,8 @@ import type { ZerotxError } from '../../src/core/errors.ts';
 import { errnoOf } from '../../src/core/errors.ts';
 import { releases } from '../../src/core/releases.ts';
 import { type Outcome, Ubuf } from '../../src/core/ubuf.ts';
+import { type ZerocopyCounters, zerocopyCounters } from '../../src/net/counters.ts';
 import { TcpChannel, type TcpHandler, type TcpOptions } from '../../src/net/tcp.ts';
-import { type ZerocopyCounters, zerocopyCounters } from '../../src/net/zerocopy.ts';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import {

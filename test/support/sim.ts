@@ -9,7 +9,7 @@ import { FixedBudget } from '../../src/core/budget.ts';
 import { errnoError, errnoOf } from '../../src/core/errors.ts';
 import { ReleaseQueue } from '../../src/core/releases.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
-import { zerocopyCounters } from '../../src/net/zerocopy.ts';
+import { zerocopyCounters } from '../../src/net/counters.ts';
 import type { RdsEnvironment } from '../../src/rds/environment.ts';
 import type { RdsNode } from '../../src/rds/node.ts';
 import type { Channel, ChannelHandler, Runtime, Transport } from '../../src/rds/transport.ts';

@@ -14,7 +14,7 @@ const [memory = '', ending = ''] = process.argv.slice(2);
 const collect = globalThis.gc as () => void;
 
 const sources: Record<string, () => Uint8Array> = {
-  slab: () => new SlabPool({ slabBytes: PIECE }).acquire(PIECE)!,
+  slab: () => new SlabPool({ slabBytes: PIECE }).take(PIECE)!.bytes,
   buffer: () => Buffer.alloc(PIECE),
   shared: () => new Uint8Array(new SharedArrayBuffer(PIECE)),
 };

@@ -5,8 +5,9 @@
  */
 import { closeSync, openSync } from 'node:fs';
 import { createInterface } from 'node:readline';
+import { zerocopyCounters } from '../../../src/net/counters.ts';
+import { TcpChannel } from '../../../src/net/tcp.ts';
 import { listenTcp } from '../../../src/net/tcp-listener.ts';
-import { zerocopyCounters } from '../../../src/net/zerocopy.ts';
 
 const [address, port] = [process.argv[2] as string, Number(process.argv[3])];
 const say = (what: object): boolean => process.stdout.write(`${JSON.stringify(what)}\n`);
@@ -22,16 +23,11 @@ globalThis.setTimeout = ((task: () => void, delayMs: number) => {
 
 const ignore = { readable() {}, writable() {}, released() {} };
 let accepted = 0;
-const listener = listenTcp(
-  { address, port, backlog: 16 },
-  { mode: 'off', counters: zerocopyCounters() },
-  ignore,
-  (channel) => {
-    accepted += 1;
-    channel.reset();
-    say({ accepted });
-  },
-);
+const listener = listenTcp({ address, port, backlog: 16 }, (fd, peer) => {
+  accepted += 1;
+  TcpChannel.adopt(fd, peer, { mode: 'off', counters: zerocopyCounters() }, ignore).reset();
+  say({ accepted });
+});
 const input = createInterface({ input: process.stdin });
 
 const held: number[] = [];

@@ -5,8 +5,9 @@
 import { releases } from '../../../src/core/releases.ts';
 import { Ubuf } from '../../../src/core/ubuf.ts';
 import { lingerClosed } from '../../../src/net/closer.ts';
+import { zerocopyCounters } from '../../../src/net/counters.ts';
 import { ZerocopyPolicy } from '../../../src/net/policy.ts';
-import { ZerocopyEngine, zerocopyCounters } from '../../../src/net/zerocopy.ts';
+import { ZerocopyEngine } from '../../../src/net/zerocopy.ts';
 import { type Native, native } from '../../../src/sys/binding.ts';
 import * as calls from '../../../src/sys/calls.ts';
 import { MSG_ZEROCOPY } from '../../../src/sys/constants.ts';
@@ -25,7 +26,13 @@ const stubborn: Native = {
 const { fd, port } = udpSocket();
 calls.connect(fd, '127.0.0.1', port);
 const policy = new ZerocopyPolicy({ mode: 'force', loopback: () => true, thresholdBytes: 1 });
-const engine = new ZerocopyEngine(stubborn, fd, policy, zerocopyCounters(), Date.now);
+const engine = new ZerocopyEngine({
+  sys: stubborn,
+  fd,
+  policy,
+  counters: zerocopyCounters(),
+  now: Date.now,
+});
 const ubuf = new Ubuf([Buffer.alloc(1000)], () => process.exit(2), releases);
 if (engine.send(ubuf, ubuf.iov, 1, 0) !== 1000) process.exit(3);
 ubuf.unref();

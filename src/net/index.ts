@@ -1,0 +1,66 @@
+/**
+ * `zerotx/net`: TCP and UDP sockets for Node programs whose large writes are lent to the kernel instead of copied.
+ *
+ *   import { connect, createServer, Pool } from 'zerotx/net';
+ *
+ *   const socket = connect(8080, 'media.example');
+ *   const { copiedBytes } = await socket.send(buffer);   // the buffer is yours again, and so much of it was copied
+ *
+ * The TCP half has the names and the behaviour of node:net, so that a program changes its import (docs/net.md lists the
+ * differences). Nothing is loaded before the first socket is made.
+ */
+
+import { normalizeArgs } from './connect-options.ts';
+import { type ServerOptions, TcpServer } from './server.ts';
+import type { ConnectOptions } from './socket.ts';
+import { TcpSocket } from './socket.ts';
+
+export { isIP, isIPv4, isIPv6 } from 'node:net';
+export { type Next, ZerotxError } from '../core/errors.ts';
+export type { HistogramSnapshot } from '../core/histogram.ts';
+export { StillLentError } from '../core/still-lent.ts';
+export type { Outcome } from '../core/ubuf.ts';
+export { channels, type FallbackMessage, type ReleaseMessage, type SocketMessage } from './channels.ts';
+export type { TcpConnectOptions } from './connect-options.ts';
+export { type Control, type ControlOptions, openControl } from './control.ts';
+export {
+  askSockets,
+  askStats,
+  type ControlAnswer,
+  type SocketsAnswer,
+  type StatsAnswer,
+} from './control-client.ts';
+export { type ControlSocket, controlSockets } from './control-folder.ts';
+export { COPY_CAUSES, type CopyCause } from './counters.ts';
+export { Lease } from './lease.ts';
+export { collectMetrics, type MetricsOptions, type PromClient } from './metrics.ts';
+export type { ZerocopyMode } from './policy.ts';
+export { Pool, type PoolOptions } from './pool.ts';
+export type { PoolStats, PoolSums } from './pool-stats.ts';
+export type { Sendable } from './sending.ts';
+export { type ListenOptions, type ServerOptions, TcpServer, TcpServer as Server } from './server.ts';
+export { type ConnectOptions, TcpSocket, TcpSocket as Socket, type TcpSocketOptions } from './socket.ts';
+export { type NetStats, type SocketStats, socketStats, stats, type ZerocopyStats } from './stats.ts';
+export { createUdpSocket, type SegmentsOptions, UdpSocket, type UdpStats } from './udp.ts';
+export type { BindOptions, SendCallback, UdpPayload } from './udp-arguments.ts';
+export type { UdpLookup, UdpSocketEvents, UdpSocketOptions } from './udp-options.ts';
+export type { RemoteInfo } from './udp-receiver.ts';
+export type { ZerocopyOptions } from './zerocopy-options.ts';
+
+/** As net.createServer(): ([options][, connectionListener]). */
+export function createServer(
+  options?: ServerOptions | ((socket: TcpSocket) => void),
+  listener?: (socket: TcpSocket) => void,
+): TcpServer {
+  return new TcpServer(options, listener);
+}
+
+/** As net.connect(): (options | port[, host] | path)[, connectListener]. */
+export function connect(...args: readonly unknown[]): TcpSocket {
+  const { options } = normalizeArgs<ConnectOptions>(args);
+  const socket = new TcpSocket(options);
+  if (options.timeout) socket.setTimeout(options.timeout);
+  return socket.connect(...args);
+}
+
+export { connect as createConnection };

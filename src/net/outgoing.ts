@@ -1,0 +1,235 @@
+/**
+ * The outgoing end of a stream socket: chunks in, system calls out.
+ *
+ * A batch of chunks is sent in order. Chunks worth lending go in a flagged call each, straight from their memory; the others
+ * are gathered into ordinary calls. What the kernel does not take waits here until the socket is writable again, and nothing
+ * else is begun meanwhile: the stream above hands over one batch at a time, which is its back-pressure.
+ *
+ *   chunks   [ small small | LENT 512 KiB+ ................ | small ]
+ *   calls      sendmsg(2 views, MSG_MORE)  zerocopy  zerocopy  sendmsg
+ *
+ * Acceptance and release are two things. The batch is accepted when the kernel has taken all bytes: `done` runs. A chunk is
+ * released when the kernel has let go of its memory too: its ticket is told, by the Ubuf that carries it.
+ */
+import { errnoOf } from '../core/errors.ts';
+import { releases } from '../core/releases.ts';
+import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import type { CopyCause } from './counters.ts';
+
+/** The part of TcpChannel that is needed here. */
+export interface OutgoingChannel {
+  readonly writable: boolean;
+  readonly callBytesMax: number;
+  why(bytes: number): CopyCause | null;
+  send(views: readonly Uint8Array[], count: number, more: boolean): number;
+  sendLent(ubuf: Ubuf, views: readonly Uint8Array[], count: number): number;
+  copied(ubuf: Ubuf | null, bytes: number, cause: CopyCause): void;
+}
+
+/** Whoever wants to hear of a chunk's release, and keeps its memory in place until then. */
+export interface Ticket {
+  /** The memory is the owner's again: nobody reads it any more. */
+  released(outcome: Outcome): void;
+}
+
+/** Protects the memory behind a view while it is lent, and says how to end that; null: it may not be lent. */
+export type Borrow = (view: Uint8Array) => Borrowed | null;
+
+export interface Borrowed {
+  /** The same bytes. */
+  readonly view: Uint8Array;
+  giveBack(): void;
+}
+
+/** A chunk with what came along with it. */
+export class Piece {
+  /** Where the bytes are read: replaced by borrow() if these are in other memory that cannot be taken away. */
+  view: Uint8Array;
+  /** Length of the view when the program wrote it. */
+  readonly bytes: number;
+  readonly ticket: Ticket | null;
+  /** The memory is ours or cannot be taken away: it needs no protection. */
+  readonly safe: boolean;
+  ubuf: Ubuf | null = null;
+  /** Lending was tried and is not possible for this memory. */
+  foreign = false;
+  borrowed: Borrowed | null = null;
+
+  constructor(view: Uint8Array, bytes: number, ticket: Ticket | null, safe: boolean) {
+    this.view = view;
+    this.bytes = bytes;
+    this.ticket = ticket;
+    this.safe = safe;
+  }
+}
+
+/** Views of one call; the addon takes 64. */
+const VIEWS_MAX = 64;
+/**
+ * The program took the memory of a waiting chunk away (it transferred the ArrayBuffer): what was promised cannot be sent, and
+ * sending less would shift all that follows.
+ */
+export const TAKEN: number = -errnoOf('EFAULT');
+
+export class Outgoing {
+  readonly #channel: OutgoingChannel;
+  readonly #borrow: Borrow;
+  readonly #pieces: Piece[] = [];
+  /** The piece that is being sent, and how much of it is. */
+  #at = 0;
+  #offset = 0;
+  #done: ((error: Error | null) => void) | null = null;
+  /** Of the call being made: its views, and why they are copied. */
+  readonly #views: Uint8Array[] = [];
+  readonly #causes: CopyCause[] = [];
+
+  constructor(channel: OutgoingChannel, borrow: Borrow) {
+    this.#channel = channel;
+    this.#borrow = borrow;
+  }
+
+  /** Some of a batch is not accepted yet. */
+  get busy(): boolean {
+    return this.#done !== null;
+  }
+
+  /** Bytes of the batch that the kernel has not taken. */
+  get waitingBytes(): number {
+    let bytes = -this.#offset;
+    for (let i = this.#at; i < this.#pieces.length; i++) bytes += (this.#pieces[i] as Piece).view.byteLength;
+    return Math.max(0, bytes);
+  }
+
+  /** Adds a piece to the next batch. */
+  add(piece: Piece): void {
+    if (piece.ticket !== null) piece.ubuf = this.#ubufOf(piece);
+    this.#pieces.push(piece);
+  }
+
+  /** Sends what was added: `done` runs when all of it is accepted, perhaps at once. Result as flush(). */
+  begin(done: (error: Error | null) => void): number {
+    this.#done = done;
+    return this.flush();
+  }
+
+  /** Goes on sending. Returns 0, TAKEN, or `-errno` if the connection is gone; after these two call abandon(). */
+  flush(): number {
+    while (this.#at < this.#pieces.length) {
+      const piece = this.#pieces[this.#at] as Piece;
+      if (piece.view.byteLength !== piece.bytes) return TAKEN;
+      if (piece.bytes === 0) {
+        this.#advance(0);
+        continue;
+      }
+      if (!this.#channel.writable) return 0;
+      const n = this.#step();
+      if (n < 0) return n;
+      if (n === 0) return 0;
+    }
+    this.#finish(null);
+    return 0;
+  }
+
+  /** The connection is gone: gives up what was not accepted. Lent memory is released when the kernel lets go of it. */
+  abandon(error: Error): void {
+    if (this.#done === null) return;
+    for (let i = this.#at; i < this.#pieces.length; i++) (this.#pieces[i] as Piece).ubuf?.unref();
+    this.#at = this.#pieces.length;
+    this.#finish(error);
+  }
+
+  #finish(error: Error | null): void {
+    const done = this.#done;
+    this.#pieces.length = 0;
+    this.#at = 0;
+    this.#offset = 0;
+    this.#done = null;
+    done?.(error);
+  }
+
+  /** One system call: bytes taken, 0 when the buffer is full, or `-errno`. */
+  #step(): number {
+    const first = this.#pieces[this.#at] as Piece;
+    const cause = this.#why(first, first.view.byteLength - this.#offset);
+    if (cause === null) return this.#sendLent(first);
+    const views = this.#views;
+    views.length = 0;
+    this.#causes.length = 0;
+    let lentNext = false;
+    for (let i = this.#at; i < this.#pieces.length && views.length < VIEWS_MAX; i++) {
+      const piece = this.#pieces[i] as Piece;
+      const why = i === this.#at ? cause : this.#why(piece, piece.view.byteLength);
+      if (piece.view.byteLength !== piece.bytes) break; // met when its turn comes
+      if (why === null) {
+        lentNext = true;
+        break;
+      }
+      views.push(i === this.#at && this.#offset > 0 ? piece.view.subarray(this.#offset) : piece.view);
+      this.#causes.push(why);
+    }
+    const n = this.#channel.send(views, views.length, lentNext);
+    views.fill(empty);
+    if (n > 0) this.#advanceCopied(n);
+    return n;
+  }
+
+  #sendLent(piece: Piece): number {
+    const rest = piece.view.byteLength - this.#offset;
+    const bytes = Math.min(rest, this.#channel.callBytesMax);
+    const whole = this.#offset === 0 && bytes === rest;
+    const view = whole ? piece.view : piece.view.subarray(this.#offset, this.#offset + bytes);
+    this.#views.length = 1;
+    this.#views[0] = view;
+    const n = this.#channel.sendLent(piece.ubuf as Ubuf, this.#views, 1);
+    this.#views[0] = empty;
+    if (n > 0) this.#advance(n);
+    return n;
+  }
+
+  /** Why `bytes` of this piece are copied; null: they are lent, and its Ubuf is ready. */
+  #why(piece: Piece, bytes: number): CopyCause | null {
+    const cause = this.#channel.why(bytes);
+    if (cause !== null) return cause;
+    if (piece.foreign) return 'foreign';
+    if (!piece.safe && piece.borrowed === null) {
+      piece.borrowed = this.#borrow(piece.view);
+      if (piece.borrowed === null) {
+        piece.foreign = true;
+        return 'foreign';
+      }
+      piece.view = piece.borrowed.view;
+    }
+    piece.ubuf ??= this.#ubufOf(piece);
+    return null;
+  }
+
+  #ubufOf(piece: Piece): Ubuf {
+    const released = (outcome: Outcome): void => {
+      piece.borrowed?.giveBack();
+      piece.ticket?.released(outcome);
+    };
+    return new Ubuf([piece.view], released, releases);
+  }
+
+  #advanceCopied(n: number): void {
+    for (let i = 0; n > 0; i++) {
+      const piece = this.#pieces[this.#at] as Piece;
+      const bytes = Math.min(n, piece.view.byteLength - this.#offset);
+      if (bytes > 0) this.#channel.copied(piece.ubuf, bytes, this.#causes[i] as CopyCause);
+      n -= bytes;
+      this.#advance(bytes);
+    }
+  }
+
+  /** Moves on by `bytes`, which end at the latest with the piece. */
+  #advance(bytes: number): void {
+    const piece = this.#pieces[this.#at] as Piece;
+    this.#offset += bytes;
+    if (this.#offset < piece.view.byteLength) return;
+    piece.ubuf?.unref();
+    this.#at += 1;
+    this.#offset = 0;
+  }
+}
+
+const empty = new Uint8Array(0);

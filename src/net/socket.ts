@@ -1,0 +1,580 @@
+/**
+ * TcpSocket: net.Socket with lent writes.
+ *
+ *   program ── write ──▶ stream.Duplex ── _write ──▶ Outgoing ── sendmsg ──▶ TcpChannel ── kernel
+ *           ◀── data ──                ◀── push ──── Incoming ◀── readv ──┘
+ *
+ * It follows node:net in its events and their order, in back-pressure and in what end() and destroy() deliver; docs/net.md
+ * lists the differences. The one that matters: a write's callback runs when the buffer may be used again. For a chunk that
+ * was lent that is when the kernel lets go of it, later than the 'drain' and 'finish' of the stream, which follow
+ * acceptance. Waiting for each callback before the next write therefore means one write per round trip.
+ */
+import { AsyncResource } from 'node:async_hooks';
+import type { DuplexOptions } from 'node:stream';
+import { checkSignal, wrongType } from '../core/arguments.ts';
+import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
+import type { Outcome } from '../core/ubuf.ts';
+import { AddressedDuplex, endpointsOf, setEndpoints } from './addressed.ts';
+import { processBudget } from './budget.ts';
+import { checkConnectOptions, normalizeArgs, type TcpConnectOptions } from './connect-options.ts';
+import { Connecting } from './connecting.ts';
+import { zerocopyCounters } from './counters.ts';
+import { type Endpoint, endpointText } from './endpoint.ts';
+import { Incoming, type OnRead } from './incoming.ts';
+import { Lease, lendLease } from './lease.ts';
+import { borrow } from './lending.ts';
+import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
+import { Outgoing, Piece, TAKEN } from './outgoing.ts';
+import { PinDeadline } from './pin-deadline.ts';
+import { TCP_THRESHOLD_BYTES } from './policy.ts';
+import { PendingSend, type Sendable, sendParts } from './sending.ts';
+import { SocketTimeout, TcpSettings } from './socket-settings.ts';
+import { nextSocketId, type SocketStats, snapshot, watchSocket } from './stats.ts';
+import type { TcpChannel, TcpHandler, TcpOptions } from './tcp.ts';
+import { attach, attached, type Settle, WriteTicket } from './written.ts';
+import { type ResolvedZerocopy, resolveZerocopy, type ZerocopyOptions } from './zerocopy-options.ts';
+
+export interface TcpSocketOptions {
+  allowHalfOpen?: boolean | undefined;
+  /** Destroys the socket when it fires. */
+  signal?: AbortSignal | undefined;
+  noDelay?: boolean | undefined;
+  keepAlive?: boolean | undefined;
+  /** Milliseconds; parts of a second are cut off. */
+  keepAliveInitialDelay?: number | undefined;
+  highWaterMark?: number | undefined;
+  readableHighWaterMark?: number | undefined;
+  writableHighWaterMark?: number | undefined;
+  /** One buffer for all reads instead of 'data' events. */
+  onread?: OnRead | undefined;
+  zerocopy?: ZerocopyOptions | undefined;
+}
+
+export type ConnectOptions = TcpSocketOptions & TcpConnectOptions;
+
+type WriteCallback = (error?: Error | null) => void;
+
+export class TcpSocket extends AddressedDuplex {
+  connecting = false;
+  /** Milliseconds that setTimeout() was given. */
+  timeout: number | undefined;
+  bytesRead = 0;
+  /** The server that accepted the connection; node:http looks at it. */
+  server: unknown;
+  /** Addresses that were tried, as `address:port`, if autoSelectFamily found several. */
+  autoSelectFamilyAttemptedAddresses: string[] | undefined;
+  readonly #id = nextSocketId();
+  readonly #zerocopy: ResolvedZerocopy;
+  readonly #counters = zerocopyCounters();
+  readonly #onRead: OnRead | undefined;
+  readonly #settings: TcpSettings;
+  readonly #idle: SocketTimeout;
+  readonly #pinned: PinDeadline;
+  #connection: Connecting | null = null;
+  #channel: TcpChannel | null = null;
+  #outgoing: Outgoing | null = null;
+  #incoming: Incoming | null = null;
+  #isUnix = false;
+  /** A write that waits for the connection. */
+  #early: { start(): void; fail(error: Error): void } | null = null;
+  #path = '';
+  #readEarly = false;
+  #refed = true;
+  #resets = false;
+  #aborted = false;
+  /** Ends the counting of this socket, and tells the server. */
+  #unwatch: () => void = () => {};
+  #gone: () => void = () => {};
+  readonly #sends = new Set<PendingSend>();
+  /** Listeners run in the asynchronous context of whoever made the connection, not of whichever socket woke the thread. */
+  #scope = new AsyncResource('ZTXSOCKET');
+  /** Bytes of batches that were accepted; what is under way is counted by the stream. */
+  #acceptedBytes = 0;
+  #peerEnded = false;
+
+  constructor(options: TcpSocketOptions = {}) {
+    const { allowHalfOpen = false, signal } = options;
+    // 'close' is emitted here, with `hadError`.
+    super({ ...streamOptions(options), allowHalfOpen, emitClose: false, autoDestroy: true });
+    this.#zerocopy = resolveZerocopy(options.zerocopy, TCP_THRESHOLD_BYTES);
+    this.#onRead = options.onread;
+    this.#settings = new TcpSettings(options);
+    this.#idle = new SocketTimeout(() => this.emit('timeout'));
+    const { pinTimeoutMs } = this.#zerocopy;
+    this.#pinned = new PinDeadline(
+      pinTimeoutMs,
+      () => this.#channel?.pinnedSinceMs,
+      () => this.#pinExpired(),
+    );
+    this.on('end', () => {
+      if (!this.allowHalfOpen) this.#peerEnded = true;
+    });
+    if (signal !== undefined) this.#obey(signal);
+  }
+
+  /** Serves an accepted connection, whose `remote` is null for a Unix socket; for TcpServer, which hears when it is `gone`. */
+  static accepted(
+    open: (tcp: TcpOptions, handler: TcpHandler) => TcpChannel,
+    remote: Endpoint | null,
+    options: TcpSocketOptions & { readonly paused: boolean },
+    gone: () => void,
+  ): TcpSocket {
+    const socket = new TcpSocket(options);
+    const { paused } = options;
+    socket.#gone = gone;
+    if (paused) socket.pause();
+    socket.#establish(open(socket.#tcpOptions(remote === null), socket.#handler()), remote);
+    if (!paused) socket.read(0);
+    return socket;
+  }
+
+  /**
+   * As net.Socket.connect(): (options | port[, host] | path)[, callback]. Throws ERR_MISSING_ARGS, ERR_SOCKET_BAD_PORT,
+   * ERR_INVALID_IP_ADDRESS or ERR_INVALID_ARG_TYPE for arguments; all else is an 'error'.
+   */
+  connect(...args: readonly unknown[]): this {
+    const { options, callback } = normalizeArgs<ConnectOptions>(args);
+    checkConnectOptions(options);
+    if (callback !== null) this.once('connect', callback);
+    if (this.connecting || this.#channel !== null || this.#aborted) return this;
+    if (this.destroyed) this.#restart();
+    this.connecting = true;
+    const isPath = typeof options.path === 'string';
+    if (isPath) this.#path = options.path as string;
+    const scope = new AsyncResource('ZTXSOCKET');
+    this.#scope = scope;
+    this.#connection = new Connecting(options, this.#tcpOptions(isPath), {
+      lookup: (error, address, family, host) => this.emit('lookup', error, address, family, host),
+      attempt: (address, port, family) => {
+        this.autoSelectFamilyAttemptedAddresses ??= [];
+        this.autoSelectFamilyAttemptedAddresses.push(`${address}:${port}`);
+        this.emit('connectionAttempt', address, port, family);
+      },
+      attemptFailed: (...what) => this.emit('connectionAttemptFailed', ...what),
+      attemptTimeout: (...what) => this.emit('connectionAttemptTimeout', ...what),
+      established: (channel, remote) => scope.runInAsyncScope(() => this.#connected(channel, remote)),
+      failed: (error) => scope.runInAsyncScope(() => this.destroy(error)),
+    });
+    this.#connection.ref(this.#refed);
+    this.#idle.refresh();
+    return this;
+  }
+
+  /** A socket that was closed connects again: with a stream as new, as in Node. */
+  #restart(): void {
+    (this as unknown as { _undestroy(): void })._undestroy();
+    this.bytesRead = 0;
+    this.#acceptedBytes = 0;
+    this.#peerEnded = false;
+    this.#resets = false;
+    this.#readEarly = false;
+    this.#outgoing = null;
+    this.#incoming = null;
+    setEndpoints(this, null, null);
+  }
+
+  // --- writing ---
+
+  /**
+   * As stream.Writable.write(), also of a Lease. The callback runs when the memory is the program's again: for a lent chunk,
+   * when the kernel has let go of it.
+   */
+  override write(
+    chunk: unknown,
+    encodingOrCallback?: BufferEncoding | WriteCallback | null,
+    callback?: WriteCallback,
+  ): boolean {
+    const [encoding, cb] =
+      typeof encodingOrCallback === 'function'
+        ? [undefined, encodingOrCallback]
+        : [encodingOrCallback, callback];
+    if (this.#peerEnded && this.writableEnded) return this.#refuseWrite(cb);
+    return this.#write(chunk, encoding, cb);
+  }
+
+  #write(chunk: unknown, encoding?: BufferEncoding | null, cb?: WriteCallback): boolean {
+    if (chunk instanceof Lease) return this.#writeTicket(chunk, settleWith(cb));
+    if (chunk instanceof Uint8Array && chunk.byteLength >= this.#zerocopy.thresholdBytes) {
+      if (typeof cb === 'function') return this.#writeTicket(chunk, settleWith(cb));
+      return super.write(attach(chunk, { ticket: null, bytes: chunk.byteLength, safe: false }));
+    }
+    return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
+  }
+
+  override end(...args: readonly unknown[]): this {
+    const [chunk, encoding] = args;
+    const callback = args.find((arg) => typeof arg === 'function') as (() => void) | undefined;
+    // Not by Writable.end(), which knows neither leases nor lent chunks.
+    if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') {
+      this.#write(chunk, typeof encoding === 'function' ? undefined : (encoding as BufferEncoding));
+    }
+    super.end(callback);
+    return this;
+  }
+
+  /**
+   * Sends the bytes behind what was written before, and resolves when the memory is the program's again, with how much of it
+   * was copied after all. Rejects with the error that ended the connection, with `ABORT_ERR` when `signal` fires before the
+   * first byte went, and with `ZTX_STILL_LENT` (whose `released` tells the end) when it fires later.
+   */
+  send(data: Sendable, options: { readonly signal?: AbortSignal | undefined } = {}): Promise<Outcome> {
+    const { signal } = options;
+    checkSignal('options.signal', signal);
+    const parts = sendParts(data);
+    if (signal?.aborted === true) return Promise.reject(abortError(signal));
+    if (parts.length === 0) return Promise.resolve({ bytes: 0, copiedBytes: 0, exact: true });
+    const errored = (): Error | null => this.errored;
+    const pending = new PendingSend(parts.length, signal, errored, (send) => this.#sends.delete(send));
+    this.#sends.add(pending);
+    if (parts.length > 1) this.cork();
+    for (const part of parts) this.#writeTicket(part, pending.settle, pending);
+    if (parts.length > 1) this.uncork();
+    return pending.promise;
+  }
+
+  /** Writes a chunk whose release `settle` hears of. */
+  #writeTicket(data: Uint8Array | Lease, settle: Settle, send?: PendingSend): boolean {
+    const lease = data instanceof Lease ? data : null;
+    const view = lease === null ? (data as Uint8Array) : lendLease(lease);
+    const ticket = new WriteTicket(settle, lease);
+    send?.add(ticket);
+    const chunk = attach(view, { ticket, bytes: view.byteLength, safe: lease !== null });
+    return super.write(chunk, ticket.accepted);
+  }
+
+  /** The peer has ended, and with it this side (allowHalfOpen is false). */
+  #refuseWrite(callback?: WriteCallback): boolean {
+    const error = nodeError('EPIPE');
+    if (typeof callback === 'function') process.nextTick(callback, error);
+    this.destroy(error);
+    return false;
+  }
+
+  override _write(chunk: Buffer, _encoding: string, callback: WriteCallback): void {
+    this.#begin([{ chunk }], callback);
+  }
+
+  override _writev(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
+    this.#begin(chunks, callback);
+  }
+
+  #begin(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
+    if (this.connecting) {
+      this.#early = { start: () => this.#begin(chunks, callback), fail: callback };
+      return;
+    }
+    const outgoing = this.#outgoing;
+    if (outgoing === null) {
+      callback(nodeError('ERR_SOCKET_CLOSED'));
+      return;
+    }
+    let bytes = 0;
+    for (const { chunk } of chunks) {
+      const what = attached(chunk);
+      if (what?.ticket?.cancelled === true) continue;
+      if (what?.ticket) what.ticket.begun = true;
+      // With nothing attached it is small, or text that the stream has encoded: memory of ours.
+      const length = what?.bytes ?? chunk.byteLength;
+      outgoing.add(new Piece(chunk, length, what?.ticket ?? null, what?.safe ?? true));
+      bytes += length;
+    }
+    this.#idle.refresh();
+    const result = outgoing.begin((error) => {
+      if (error === null) this.#acceptedBytes += bytes;
+      callback(error);
+    });
+    this.#flushed(result);
+  }
+
+  #flushed(result: number): void {
+    if (result < 0) {
+      const taken = 'the buffer was detached or resized before it was sent';
+      const error =
+        result === TAKEN ? new ZerotxError('ZTX_MEMORY_TAKEN', taken) : errnoError(result, 'write');
+      this.#outgoing?.abandon(error);
+    } else this.#pinned.watch();
+  }
+
+  override _final(callback: WriteCallback): void {
+    if (this.connecting) {
+      this.once('connect', () => this._final(callback));
+      return;
+    }
+    this.#channel?.shutdownWrite();
+    callback();
+  }
+
+  // --- reading ---
+
+  override _read(): void {
+    if (this.#incoming === null) this.#readEarly = true;
+    else this.#incoming.resume();
+  }
+
+  override pause(): this {
+    if (this.#onRead !== undefined) this.#incoming?.pause();
+    return super.pause();
+  }
+
+  override resume(): this {
+    if (this.#onRead !== undefined) this.#incoming?.resume();
+    return super.resume();
+  }
+
+  // --- the connection ---
+
+  #tcpOptions(isPath: boolean): TcpOptions {
+    const { mode, thresholdBytes } = this.#zerocopy;
+    return {
+      // The kernel would accept the flag on a Unix socket, copy, and never say that it did.
+      mode: isPath ? 'off' : mode,
+      thresholdBytes,
+      counters: this.#counters,
+      budget: processBudget(),
+    };
+  }
+
+  #handler(): TcpHandler {
+    const scope = this.#scope;
+    const readable = (): void => this.#incoming?.readable();
+    const writable = (): void => {
+      const outgoing = this.#outgoing;
+      if (outgoing === null || !outgoing.busy) return;
+      this.#idle.refresh();
+      this.#flushed(outgoing.flush());
+    };
+    return {
+      readable: () => scope.runInAsyncScope(readable),
+      writable: () => scope.runInAsyncScope(writable),
+      released: () => this.#idle.refresh(),
+    };
+  }
+
+  #connected(channel: TcpChannel, remote: Endpoint | null): void {
+    this.connecting = false;
+    this.#connection = null;
+    channel.handler = this.#handler();
+    this.#establish(channel, remote);
+    this.emit('connect');
+    this.emit('ready');
+    const early = this.#early;
+    this.#early = null;
+    early?.start();
+    if (!this.destroyed && !this.isPaused()) this.read(0);
+  }
+
+  #establish(channel: TcpChannel, remote: Endpoint | null): void {
+    this.#channel = channel;
+    this.#isUnix = remote === null;
+    setEndpoints(this, remote, remote === null ? null : () => channel.localEndpoint);
+    this.#outgoing = new Outgoing(channel, (view) => borrow(view, this.#zerocopy.pin));
+    this.#incoming = new Incoming(
+      channel,
+      {
+        data: (chunk) => {
+          this.#received(chunk.byteLength);
+          return this.push(chunk);
+        },
+        end: () => {
+          this.push(null);
+          this.read(0);
+        },
+        failed: (errno) => this.destroy(errnoError(errno, 'read')),
+      },
+      (turn) => this.#scope.runInAsyncScope(turn),
+      this.#onRead === undefined ? undefined : this.#readInto(this.#onRead),
+    );
+    if (remote !== null) this.#settings.apply(channel);
+    if (!this.#refed) channel.unref();
+    this.#unwatch = watchSocket(this.#id, { counters: this.#counters, stats: () => this.stats() });
+    if (this.#readEarly) this.#incoming.resume();
+  }
+
+  #readInto(onRead: OnRead): OnRead {
+    return {
+      buffer: onRead.buffer,
+      callback: (bytes, buffer) => {
+        this.#received(bytes);
+        return onRead.callback(bytes, buffer);
+      },
+    };
+  }
+
+  #received(bytes: number): void {
+    this.bytesRead += bytes;
+    this.#idle.refresh();
+  }
+
+  override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
+    this.connecting = false;
+    this.#idle.stop();
+    this.#pinned.stop();
+    this.#connection?.cancel();
+    this.#connection = null;
+    this.#early?.fail(nodeError('ERR_SOCKET_CLOSED_BEFORE_CONNECTION'));
+    this.#early = null;
+    this.#incoming?.stop();
+    this.#outgoing?.abandon(error ?? nodeError('ERR_STREAM_DESTROYED'));
+    const channel = this.#channel;
+    // Asked now: there will be nobody to ask.
+    if (channel !== null) endpointsOf(this);
+    this.#channel = null;
+    const ending = {
+      ended: this.#unwatch,
+      quarantined: () => {
+        for (const send of this.#sends) send.stillLent('the kernel did not let go of the buffer in time');
+      },
+    };
+    if (this.#resets) channel?.reset(ending);
+    else channel?.close(ending);
+    callback(error);
+    this.#gone();
+    // As libuv closes handles: behind everything that this turn still has to say.
+    setImmediate(() => this.emit('close', error !== null && error !== undefined));
+  }
+
+  /** Ends, and destroys once all is accepted. */
+  destroySoon(): void {
+    if (this.writable) this.end();
+    if (this.writableFinished) this.destroy();
+    else this.once('finish', () => this.destroy());
+  }
+
+  /** Closes with RST: nothing more goes on the wire, and lent memory comes back at once. */
+  resetAndDestroy(): this {
+    if (this.connecting) this.once('connect', () => this.#reset());
+    else if (this.#channel === null) this.destroy(nodeError('ERR_SOCKET_CLOSED'));
+    else if (this.#isUnix) {
+      throw nodeTypeError('ERR_INVALID_HANDLE_TYPE', 'This handle type cannot be sent');
+    } else this.#reset();
+    return this;
+  }
+
+  #reset(error?: Error): void {
+    this.#resets = true;
+    this.destroy(error);
+  }
+
+  #pinExpired(): void {
+    this.#reset(errnoError(errnoOf('ETIMEDOUT'), 'write', { hint: 'lent memory was not released in time' }));
+  }
+
+  /** Destroys the socket when all that was written is accepted, and resolves when it is closed. */
+  override async [Symbol.asyncDispose](): Promise<void> {
+    if (this.closed) return;
+    const closed = new Promise<void>((resolve) => this.once('close', () => resolve()));
+    this.destroySoon();
+    await closed;
+  }
+
+  #obey(signal: AbortSignal): void {
+    checkSignal('options.signal', signal);
+    const onAbort = (): void => {
+      this.#aborted = true;
+      this.destroy(abortError(signal));
+    };
+    if (signal.aborted) {
+      onAbort();
+      return;
+    }
+    signal.addEventListener('abort', onAbort, { once: true });
+    this.once('close', () => signal.removeEventListener('abort', onAbort));
+  }
+
+  // --- settings ---
+
+  /** Emits 'timeout' after so many milliseconds without activity, again and again; 0 switches it off. */
+  setTimeout(ms: number, callback?: () => void): this {
+    if (callback !== undefined && typeof callback !== 'function') {
+      throw wrongType('callback', 'of type function', callback);
+    }
+    this.timeout = ms;
+    if (!this.destroyed) this.#idle.set(ms);
+    if (callback === undefined) return this;
+    if (ms === 0) this.removeListener('timeout', callback);
+    else this.once('timeout', callback);
+    return this;
+  }
+
+  setNoDelay(on = true): this {
+    this.#settings.setNoDelay(Boolean(on), this.#tcpChannel);
+    return this;
+  }
+
+  setKeepAlive(on = false, initialDelayMs = 0): this {
+    this.#settings.setKeepAlive(Boolean(on), initialDelayMs, this.#tcpChannel);
+    return this;
+  }
+
+  ref(): this {
+    this.#setRef(true);
+    return this;
+  }
+
+  unref(): this {
+    this.#setRef(false);
+    return this;
+  }
+
+  #setRef(on: boolean): void {
+    this.#refed = on;
+    this.#connection?.ref(on);
+    if (on) this.#channel?.ref();
+    else this.#channel?.unref();
+  }
+
+  /** Null for a Unix socket, too: it has none of TCP's options. */
+  get #tcpChannel(): TcpChannel | null {
+    return this.#isUnix ? null : this.#channel;
+  }
+
+  // --- facts ---
+
+  get pending(): boolean {
+    return this.#channel === null || this.connecting;
+  }
+
+  get readyState(): 'opening' | 'open' | 'readOnly' | 'writeOnly' | 'closed' {
+    if (this.connecting) return 'opening';
+    if (this.readable) return this.writable ? 'open' : 'readOnly';
+    return this.writable ? 'writeOnly' : 'closed';
+  }
+
+  /** Bytes that were written, whether or not they are on their way yet. */
+  get bytesWritten(): number {
+    return this.#acceptedBytes + this.writableLength;
+  }
+
+  get bufferSize(): number | undefined {
+    return this.#channel === null && !this.connecting ? undefined : this.writableLength;
+  }
+
+  stats(): SocketStats {
+    const { mode, thresholdBytes } = this.#zerocopy;
+    const { remote, local } = endpointsOf(this);
+    return {
+      id: this.#id,
+      kind: this.#isUnix ? 'unix' : 'tcp',
+      local: endpointText(local),
+      remote: this.#isUnix ? this.#path : endpointText(remote),
+      mode: this.#isUnix ? 'off' : mode,
+      thresholdBytes,
+      lending: this.#channel?.lending ?? false,
+      bytesRead: this.bytesRead,
+      bytesWritten: this.bytesWritten,
+      zerocopy: snapshot(this.#counters),
+    };
+  }
+}
+
+/** Those of the options that are the stream's. */
+function streamOptions(options: TcpSocketOptions): DuplexOptions {
+  const names = ['highWaterMark', 'readableHighWaterMark', 'writableHighWaterMark'] as const;
+  return Object.fromEntries(
+    names.flatMap((name) => (options[name] === undefined ? [] : [[name, options[name]]])),
+  );
+}
+
+function settleWith(callback: WriteCallback | null | undefined): Settle {
+  return (error) => callback?.(error);
+}

@@ -1,0 +1,79 @@
+/**
+ * Writes that want to hear of their release: the ticket of a chunk, and the view that carries it through the stream.
+ *
+ * stream.Writable calls a write's callback when the chunk is accepted; ours must wait until the kernel has let go of the
+ * memory. So the chunk goes through the stream as a view of its own with a property that says what came along, and the
+ * program's callback waits in the ticket:
+ *
+ *   write(chunk, cb) ──▶ queued ──▶ begun ──▶ accepted ──▶ released ──▶ cb(null)
+ *                          │           └─ connection gone ─▶ released ──▶ cb(error)
+ *                          └─ destroyed, or cancelled: cb(error) at once, nothing was lent
+ */
+import type { Outcome } from '../core/ubuf.ts';
+import { type Lease, returnLease } from './lease.ts';
+import type { Ticket } from './outgoing.ts';
+
+export type Settle = (error: Error | null, outcome: Outcome) => void;
+
+const NOTHING: Outcome = { bytes: 0, copiedBytes: 0, exact: true };
+
+export class WriteTicket implements Ticket {
+  /** The socket has begun to send the chunk. */
+  begun = false;
+  /** Not to be sent any more. */
+  cancelled = false;
+  readonly #settle: Settle;
+  readonly #lease: Lease | null;
+  #error: Error | null = null;
+
+  constructor(settle: Settle, lease: Lease | null) {
+    this.#settle = settle;
+    this.#lease = lease;
+  }
+
+  /** The stream's callback of the chunk. */
+  readonly accepted = (error?: Error | null): void => {
+    if (error === null || error === undefined || this.cancelled) return;
+    if (this.begun) this.#error = error;
+    else this.#end(error, NOTHING);
+  };
+
+  /** Takes the chunk back if it was not begun. */
+  cancel(error: Error): boolean {
+    if (this.begun || this.cancelled) return false;
+    this.cancelled = true;
+    this.#end(error, NOTHING);
+    return true;
+  }
+
+  released(outcome: Outcome): void {
+    this.#end(this.#error, outcome);
+  }
+
+  #end(error: Error | null, outcome: Outcome): void {
+    if (this.#lease !== null) returnLease(this.#lease);
+    this.#settle(error, outcome);
+  }
+}
+
+const written = Symbol('written');
+
+export interface Written {
+  readonly ticket: WriteTicket | null;
+  readonly bytes: number;
+  /** The memory needs no protection: it is a lease's. */
+  readonly safe: boolean;
+}
+
+/** A view of its own over the same memory, with `what` attached. */
+export function attach(view: Uint8Array, what: Written): Buffer {
+  const carrier = Buffer.from(view.buffer, view.byteOffset, view.byteLength) as Buffer & {
+    [written]?: Written;
+  };
+  carrier[written] = what;
+  return carrier;
+}
+
+export function attached(chunk: Buffer): Written | undefined {
+  return (chunk as Buffer & { [written]?: Written })[written];
+}
