@@ -1,0 +1,23 @@
+/**
+ * What the subcommands of `zerotx` share: where output goes, whether it may be coloured, and the exit code.
+ *
+ * Exit codes: 0 all is well, 1 what was looked at or run failed, 2 the command line is wrong, 130 interrupted.
+ */
+import type { Command } from 'commander';
+
+export interface Tool {
+  readonly version: string;
+  /** Whether standard output is a terminal that may be coloured: NO_COLOR and TERM=dumb are respected. */
+  readonly color: boolean;
+  /** A line on standard output. */
+  line(text: string): void;
+  /** A line on standard error. */
+  error(text: string): void;
+  /** Fires at the first SIGINT or SIGTERM; the second ends the process. */
+  readonly signal: AbortSignal;
+  /** What the process exits with, once nothing keeps it alive: 0 to begin with. */
+  exitCode: number;
+}
+
+/** A file below src/cli that makes one subcommand; its action sets `tool.exitCode`. */
+export type Subcommand = (tool: Tool) => Command;

@@ -1,0 +1,82 @@
+#!/usr/bin/env node
+/**
+ * `zerotx`: tools for zero-copy senders, each a subcommand in a file or folder of its own. To add one, import it and put it
+ * into the list.
+ */
+import { readFileSync } from 'node:fs';
+import { Command, CommanderError } from 'commander';
+import { doctorCommand } from './doctor/command.ts';
+import type { Subcommand, Tool } from './tool.ts';
+
+const subcommands: readonly Subcommand[] = [doctorCommand];
+
+const examples = `
+Examples:
+  zerotx doctor                      what this host can do, and what is in the way
+  zerotx doctor --to storage:9000    the same, for the way to that host
+  zerotx doctor --json | jq .        for programs
+  zerotx help doctor                 its options
+
+Exit codes: 0 all is well, 1 something failed, 2 the command line is wrong, 130 interrupted.`;
+
+const USAGE = 2;
+const INTERRUPTED = 130;
+/** What a shell shows for a tool that SIGPIPE ended; Node ignores the signal and reports EPIPE. */
+const BROKEN_PIPE = 141;
+
+async function main(args: readonly string[]): Promise<number> {
+  const tool = terminalTool();
+  const program = new Command('zerotx')
+    .description('Zero-copy transmit on Linux: tools for those who use it.')
+    .version(tool.version, '-V, --version', 'print the version')
+    .helpOption('-h, --help', 'print this help')
+    .helpCommand('help [command]', 'print the help of a command')
+    .addHelpText('after', examples);
+  for (const make of subcommands) program.addCommand(make(tool));
+  for (const command of [program, ...program.commands]) {
+    command.exitOverride().showHelpAfterError('(--help tells more)');
+  }
+  try {
+    await program.parseAsync(args, { from: 'user' });
+  } catch (error) {
+    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : USAGE;
+    if (tool.signal.aborted) return INTERRUPTED;
+    const code = (error as NodeJS.ErrnoException).code;
+    // Without a code it is a bug, and its stack is what one wants to see.
+    if (!(error instanceof Error) || code === undefined) throw error;
+    tool.error(`zerotx: ${error.message}`);
+    return 1;
+  }
+  return tool.signal.aborted ? INTERRUPTED : tool.exitCode;
+}
+
+function terminalTool(): Tool {
+  const ending = new AbortController();
+  const interrupt = (): void => {
+    if (ending.signal.aborted) process.exit(INTERRUPTED);
+    ending.abort();
+  };
+  process.on('SIGINT', interrupt);
+  process.on('SIGTERM', interrupt);
+  for (const stream of [process.stdout, process.stderr]) {
+    stream.on('error', (error: NodeJS.ErrnoException) =>
+      process.exit(error.code === 'EPIPE' ? BROKEN_PIPE : 1),
+    );
+  }
+  const { NO_COLOR, TERM } = process.env;
+  return {
+    version: packageVersion(),
+    color: process.stdout.isTTY === true && (NO_COLOR ?? '') === '' && TERM !== 'dumb',
+    line: (text) => process.stdout.write(`${text}\n`),
+    error: (text) => process.stderr.write(`${text}\n`),
+    signal: ending.signal,
+    exitCode: 0,
+  };
+}
+
+function packageVersion(): string {
+  const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
+  return (JSON.parse(text) as { version: string }).version;
+}
+
+process.exitCode = await main(process.argv.slice(2));
