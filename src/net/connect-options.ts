@@ -1,5 +1,5 @@
 /** The call forms of net.connect() and server.listen(): (options | port[, host] | path)[, backlog][, callback]. */
-import type { LookupFunction } from 'node:net';
+import type { BlockList, LookupFunction } from 'node:net';
 import { isIP } from 'node:net';
 import { checkOptionalBoolean, checkOptionalInteger, wrongType } from '../core/arguments.ts';
 import { nodeRangeError, nodeTypeError } from './node-errors.ts';
@@ -18,6 +18,8 @@ export interface TcpConnectOptions {
   autoSelectFamily?: boolean | undefined;
   autoSelectFamilyAttemptTimeout?: number | undefined;
   timeout?: number | undefined;
+  /** Its addresses are not connected to: ERR_IP_BLOCKED. */
+  blockList?: BlockList | undefined;
 }
 
 export interface Normalized<T> {

@@ -18,7 +18,7 @@ import { encodeSockaddr, encodeSockaddrUn } from '../wire/sockaddr.ts';
 import type { TcpConnectOptions } from './connect-options.ts';
 import type { Endpoint } from './endpoint.ts';
 import { scopeIdOf } from './local.ts';
-import { nodeError, nodeTypeError } from './node-errors.ts';
+import { ipBlocked, nodeError, nodeTypeError } from './node-errors.ts';
 import { TcpChannel, type TcpHandler, type TcpOptions } from './tcp.ts';
 
 /** Who hears how the connection comes about; the names are those of net.Socket's events. */
@@ -154,7 +154,8 @@ export class Connecting {
 
   #connect(target: Target, port: number): void {
     const [address, zone] = target.address.split('%') as [string, string?];
-    const { localAddress, localPort } = this.#options;
+    const { localAddress, localPort, blockList } = this.#options;
+    if (blockList?.check(address, target.family === 6 ? 'ipv6' : 'ipv4') === true) throw ipBlocked(address);
     const domain = domainOf(target);
     const sockaddr = encodeSockaddr(address, port, scopeIdOf(zone), domain);
     const fd = calls.socket(domain, SOCK_STREAM);

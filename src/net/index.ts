@@ -15,7 +15,7 @@ import { type ServerOptions, TcpServer } from './server.ts';
 import type { ConnectOptions } from './socket.ts';
 import { TcpSocket } from './socket.ts';
 
-export { isIP, isIPv4, isIPv6 } from 'node:net';
+export { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
 export { type Next, ZerotxError } from '../core/errors.ts';
 export type { HistogramSnapshot } from '../core/histogram.ts';
 export { StillLentError } from '../core/still-lent.ts';

@@ -31,3 +31,7 @@ export function abortError(signal: AbortSignal): Coded {
   error.name = 'AbortError';
   return Object.assign(error, { code: 'ABORT_ERR' });
 }
+
+export function ipBlocked(address: string): Coded {
+  return Object.assign(new Error(`IP(${address}) is blocked by net.BlockList`), { code: 'ERR_IP_BLOCKED' });
+}

@@ -28,6 +28,8 @@ export interface OutgoingChannel {
 
 /** Whoever wants to hear of a chunk's release, and keeps its memory in place until then. */
 export interface Ticket {
+  /** The connection is gone, and the kernel has not taken all of it; released() follows. */
+  failed(error: Error): void;
   /** The memory is the owner's again: nobody reads it any more. */
   released(outcome: Outcome): void;
 }
@@ -71,17 +73,22 @@ const VIEWS_MAX = 64;
  */
 export const TAKEN: number = -errnoOf('EFAULT');
 
+const empty = new Uint8Array(0);
+/** Stands where a piece was. */
+const none = new Piece(empty, 0, null, true);
+
 export class Outgoing {
   readonly #channel: OutgoingChannel;
   readonly #borrow: Borrow;
-  readonly #pieces: Piece[] = [];
+  #pieces: Piece[] = [];
+  #count = 0;
   /** The piece that is being sent, and how much of it is. */
   #at = 0;
   #offset = 0;
   #done: ((error: Error | null) => void) | null = null;
-  /** Of the call being made: its views, and why they are copied. */
-  readonly #views: Uint8Array[] = [];
-  readonly #causes: CopyCause[] = [];
+  /** Of the call being made: its views, and why they are copied. Filled in place: to shrink an array costs as much as a copy. */
+  readonly #views: Uint8Array[] = [empty];
+  readonly #causes: CopyCause[] = ['off'];
 
   constructor(channel: OutgoingChannel, borrow: Borrow) {
     this.#channel = channel;
@@ -96,14 +103,14 @@ export class Outgoing {
   /** Bytes of the batch that the kernel has not taken. */
   get waitingBytes(): number {
     let bytes = -this.#offset;
-    for (let i = this.#at; i < this.#pieces.length; i++) bytes += (this.#pieces[i] as Piece).view.byteLength;
+    for (let i = this.#at; i < this.#count; i++) bytes += (this.#pieces[i] as Piece).bytes;
     return Math.max(0, bytes);
   }
 
   /** Adds a piece to the next batch. */
   add(piece: Piece): void {
     if (piece.ticket !== null) piece.ubuf = this.#ubufOf(piece);
-    this.#pieces.push(piece);
+    this.#pieces[this.#count++] = piece;
   }
 
   /** Sends what was added: `done` runs when all of it is accepted, perhaps at once. Result as flush(). */
@@ -114,7 +121,7 @@ export class Outgoing {
 
   /** Goes on sending. Returns 0, TAKEN, or `-errno` if the connection is gone; after these two call abandon(). */
   flush(): number {
-    while (this.#at < this.#pieces.length) {
+    while (this.#at < this.#count) {
       const piece = this.#pieces[this.#at] as Piece;
       if (piece.view.byteLength !== piece.bytes) return TAKEN;
       if (piece.bytes === 0) {
@@ -133,14 +140,21 @@ export class Outgoing {
   /** The connection is gone: gives up what was not accepted. Lent memory is released when the kernel lets go of it. */
   abandon(error: Error): void {
     if (this.#done === null) return;
-    for (let i = this.#at; i < this.#pieces.length; i++) (this.#pieces[i] as Piece).ubuf?.unref();
-    this.#at = this.#pieces.length;
+    for (let i = this.#at; i < this.#count; i++) {
+      const piece = this.#pieces[i] as Piece;
+      // The stream tells of the failure in a later turn, perhaps behind the release.
+      piece.ticket?.failed(error);
+      piece.ubuf?.unref();
+    }
+    this.#at = this.#count;
     this.#finish(error);
   }
 
   #finish(error: Error | null): void {
     const done = this.#done;
-    this.#pieces.length = 0;
+    if (this.#count > 1) this.#pieces = [];
+    else if (this.#count === 1) this.#pieces[0] = none;
+    this.#count = 0;
     this.#at = 0;
     this.#offset = 0;
     this.#done = null;
@@ -153,10 +167,9 @@ export class Outgoing {
     const cause = this.#why(first, first.view.byteLength - this.#offset);
     if (cause === null) return this.#sendLent(first);
     const views = this.#views;
-    views.length = 0;
-    this.#causes.length = 0;
+    let count = 0;
     let lentNext = false;
-    for (let i = this.#at; i < this.#pieces.length && views.length < VIEWS_MAX; i++) {
+    for (let i = this.#at; i < this.#count && count < VIEWS_MAX; i++) {
       const piece = this.#pieces[i] as Piece;
       const why = i === this.#at ? cause : this.#why(piece, piece.view.byteLength);
       if (piece.view.byteLength !== piece.bytes) break; // met when its turn comes
@@ -164,11 +177,12 @@ export class Outgoing {
         lentNext = true;
         break;
       }
-      views.push(i === this.#at && this.#offset > 0 ? piece.view.subarray(this.#offset) : piece.view);
-      this.#causes.push(why);
+      views[count] = i === this.#at && this.#offset > 0 ? piece.view.subarray(this.#offset) : piece.view;
+      this.#causes[count] = why;
+      count += 1;
     }
-    const n = this.#channel.send(views, views.length, lentNext);
-    views.fill(empty);
+    const n = this.#channel.send(views, count, lentNext);
+    for (let i = 0; i < count; i++) views[i] = empty;
     if (n > 0) this.#advanceCopied(n);
     return n;
   }
@@ -178,7 +192,6 @@ export class Outgoing {
     const bytes = Math.min(rest, this.#channel.callBytesMax);
     const whole = this.#offset === 0 && bytes === rest;
     const view = whole ? piece.view : piece.view.subarray(this.#offset, this.#offset + bytes);
-    this.#views.length = 1;
     this.#views[0] = view;
     const n = this.#channel.sendLent(piece.ubuf as Ubuf, this.#views, 1);
     this.#views[0] = empty;
@@ -231,5 +244,3 @@ export class Outgoing {
     this.#offset = 0;
   }
 }
-
-const empty = new Uint8Array(0);

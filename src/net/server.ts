@@ -7,13 +7,14 @@
 import { AsyncResource } from 'node:async_hooks';
 import { ADDRCONFIG, lookup } from 'node:dns';
 import { EventEmitter } from 'node:events';
-import { type AddressInfo, isIP } from 'node:net';
-import { checkObject, checkSignal, wrongType } from '../core/arguments.ts';
+import { type AddressInfo, type BlockList, isIP } from 'node:net';
+import { checkObject, wrongType } from '../core/arguments.ts';
 import { errnoError, ZerotxError } from '../core/errors.ts';
 import { checkPort, normalizeArgs } from './connect-options.ts';
 import { addressText, type Endpoint, familyText } from './endpoint.ts';
 import { isIpv6Available } from './local.ts';
 import { nodeError, nodeTypeError } from './node-errors.ts';
+import { obey } from './obey.ts';
 import { TcpSocket, type TcpSocketOptions } from './socket.ts';
 import { refuse, TcpChannel } from './tcp.ts';
 import { type Listener, type ListenOptions as ListenerOptions, listenTcp } from './tcp-listener.ts';
@@ -21,6 +22,8 @@ import { type Listener, type ListenOptions as ListenerOptions, listenTcp } from 
 export interface ServerOptions extends Omit<TcpSocketOptions, 'signal' | 'onread'> {
   /** Connections are handed out paused: nothing is read before resume(). */
   pauseOnConnect?: boolean | undefined;
+  /** Connections from its addresses are closed at once ('drop'). */
+  blockList?: BlockList | undefined;
 }
 
 export interface ListenOptions {
@@ -83,10 +86,9 @@ export class TcpServer extends EventEmitter {
     const backlog = options.backlog ?? args.slice(1).find((arg) => typeof arg === 'number') ?? BACKLOG;
     if (this.#listener !== null || this.#starting) throw nodeError('ERR_SERVER_ALREADY_LISTEN');
     const { path, signal, ipv6Only, reusePort, readableAll, writableAll } = options;
-    checkSignal('options.signal', signal);
     const port = path === undefined ? checkListenPort(args, options) : 0;
     if (callback !== null) this.once('listening', callback);
-    if (signal !== undefined) this.#obey(signal);
+    obey(signal, this, () => process.nextTick(() => this.close()));
     this.#closing = false;
     this.#starting = true;
     const flags = {
@@ -177,13 +179,14 @@ export class TcpServer extends EventEmitter {
   }
 
   #accepted(fd: number, remote: Endpoint | null): void {
-    if (this.maxConnections !== undefined && this.#connections >= this.maxConnections) {
+    const full = this.maxConnections !== undefined && this.#connections >= this.maxConnections;
+    if (full || (remote !== null && isBlocked(this.#options.blockList, remote))) {
       const local = refuse(fd, remote !== null);
       this.emit('drop', remote === null ? undefined : dropData(local, remote));
       return;
     }
     this.#connections += 1;
-    const { pauseOnConnect = false, ...options } = this.#options;
+    const { pauseOnConnect = false, blockList: _, ...options } = this.#options;
     const where = remote ?? { address: '', port: 0 };
     const socket = TcpSocket.accepted(
       (tcp, handler) => TcpChannel.adopt(fd, where, tcp, handler),
@@ -203,17 +206,6 @@ export class TcpServer extends EventEmitter {
     this.#closing = false;
     process.nextTick(() => this.emit('close'));
   }
-
-  #obey(signal: AbortSignal): void {
-    const onAbort = (): void => {
-      this.close();
-    };
-    if (signal.aborted) process.nextTick(onAbort);
-    else {
-      signal.addEventListener('abort', onAbort, { once: true });
-      this.once('close', () => signal.removeEventListener('abort', onAbort));
-    }
-  }
 }
 
 /** The port of a listen() without a path; none at all means any. */
@@ -225,6 +217,11 @@ function checkListenPort(args: readonly unknown[], options: ListenOptions): numb
   if (options.path !== undefined) throw wrongType('options.path', 'of type string', options.path);
   const text = 'The argument \'options\' must have the property "port" or "path".';
   throw nodeTypeError('ERR_INVALID_ARG_VALUE', text);
+}
+
+function isBlocked(blockList: BlockList | undefined, remote: Endpoint): boolean {
+  const family = remote.address.includes(':') ? 'ipv6' : 'ipv4';
+  return blockList?.check(remote.address, family) === true;
 }
 
 function dropData(local: Endpoint | null, remote: Endpoint): Record<string, unknown> {

@@ -1,4 +1,5 @@
 /** Settings that a program may give before there is a connection: keep-alive, Nagle's algorithm, and the idle time-out. */
+import type { DuplexOptions } from 'node:stream';
 import { checkInteger } from '../core/arguments.ts';
 import {
   IPPROTO_TCP,
@@ -9,6 +10,7 @@ import {
   TCP_KEEPINTVL,
   TCP_NODELAY,
 } from '../sys/constants.ts';
+import { nodeTypeError } from './node-errors.ts';
 
 interface OptionTarget {
   setOption(level: number, name: number, value: number): number;
@@ -65,6 +67,24 @@ export class TcpSettings {
 
 function seconds(ms: number | undefined): number {
   return Math.max(0, Math.trunc((ms ?? 0) / 1000)) || 0;
+}
+
+/** Those of the options that are the stream's. */
+export function streamOptions(options: DuplexOptions): DuplexOptions {
+  const names = ['highWaterMark', 'readableHighWaterMark', 'writableHighWaterMark'] as const;
+  return Object.fromEntries(
+    names.flatMap((name) => (options[name] === undefined ? [] : [[name, options[name]]])),
+  );
+}
+
+/** A descriptor of somebody else's cannot be taken over: its completions would be read by two. Throws ERR_INVALID_ARG_VALUE. */
+export function refuseHandles(options: object): void {
+  for (const name of ['fd', 'handle']) {
+    const value = (options as Record<string, unknown>)[name];
+    if (value === undefined || value === null) continue;
+    const text = `The property 'options.${name}' is not supported: sockets are made here`;
+    throw nodeTypeError('ERR_INVALID_ARG_VALUE', text);
+  }
 }
 
 /** Largest delay of a timer. */

@@ -10,7 +10,6 @@
  * acceptance. Waiting for each callback before the next write therefore means one write per round trip.
  */
 import { AsyncResource } from 'node:async_hooks';
-import type { DuplexOptions } from 'node:stream';
 import { checkSignal, wrongType } from '../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
@@ -24,11 +23,12 @@ import { Incoming, type OnRead } from './incoming.ts';
 import { Lease, lendLease } from './lease.ts';
 import { borrow } from './lending.ts';
 import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
+import { obey } from './obey.ts';
 import { Outgoing, Piece, TAKEN } from './outgoing.ts';
 import { PinDeadline } from './pin-deadline.ts';
 import { TCP_THRESHOLD_BYTES } from './policy.ts';
 import { PendingSend, type Sendable, sendParts } from './sending.ts';
-import { SocketTimeout, TcpSettings } from './socket-settings.ts';
+import { refuseHandles, SocketTimeout, streamOptions, TcpSettings } from './socket-settings.ts';
 import { nextSocketId, type SocketStats, snapshot, watchSocket } from './stats.ts';
 import type { TcpChannel, TcpHandler, TcpOptions } from './tcp.ts';
 import { attach, attached, type Settle, WriteTicket } from './written.ts';
@@ -65,6 +65,7 @@ export class TcpSocket extends AddressedDuplex {
   autoSelectFamilyAttemptedAddresses: string[] | undefined;
   readonly #id = nextSocketId();
   readonly #zerocopy: ResolvedZerocopy;
+  readonly #thresholdBytes: number;
   readonly #counters = zerocopyCounters();
   readonly #onRead: OnRead | undefined;
   readonly #settings: TcpSettings;
@@ -90,13 +91,24 @@ export class TcpSocket extends AddressedDuplex {
   #scope = new AsyncResource('ZTXSOCKET');
   /** Bytes of batches that were accepted; what is under way is counted by the stream. */
   #acceptedBytes = 0;
+  /** Chunks in the stream that have something attached. */
+  #carriers = 0;
+  /** The batch under way: the stream has one at a time. */
+  #batchBytes = 0;
+  #batchCallback: WriteCallback = () => {};
+  readonly #batchDone = (error: Error | null): void => {
+    if (error === null) this.#acceptedBytes += this.#batchBytes;
+    this.#batchCallback(error);
+  };
   #peerEnded = false;
 
   constructor(options: TcpSocketOptions = {}) {
     const { allowHalfOpen = false, signal } = options;
+    refuseHandles(options);
     // 'close' is emitted here, with `hadError`.
     super({ ...streamOptions(options), allowHalfOpen, emitClose: false, autoDestroy: true });
     this.#zerocopy = resolveZerocopy(options.zerocopy, TCP_THRESHOLD_BYTES);
+    this.#thresholdBytes = this.#zerocopy.thresholdBytes;
     this.#onRead = options.onread;
     this.#settings = new TcpSettings(options);
     this.#idle = new SocketTimeout(() => this.emit('timeout'));
@@ -109,7 +121,10 @@ export class TcpSocket extends AddressedDuplex {
     this.on('end', () => {
       if (!this.allowHalfOpen) this.#peerEnded = true;
     });
-    if (signal !== undefined) this.#obey(signal);
+    obey(signal, this, () => {
+      this.#aborted = true;
+      this.destroy(abortError(signal as AbortSignal));
+    });
   }
 
   /** Serves an accepted connection, whose `remote` is null for a Unix socket; for TcpServer, which hears when it is `gone`. */
@@ -193,10 +208,13 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   #write(chunk: unknown, encoding?: BufferEncoding | null, cb?: WriteCallback): boolean {
-    if (chunk instanceof Lease) return this.#writeTicket(chunk, settleWith(cb));
-    if (chunk instanceof Uint8Array && chunk.byteLength >= this.#zerocopy.thresholdBytes) {
-      if (typeof cb === 'function') return this.#writeTicket(chunk, settleWith(cb));
-      return super.write(attach(chunk, { ticket: null, bytes: chunk.byteLength, safe: false }));
+    // Small chunks first: they are many, and go the way of any stream.
+    if (!(((chunk as Uint8Array | null)?.byteLength as number) < this.#thresholdBytes)) {
+      if (chunk instanceof Lease) return this.#writeTicket(chunk, settleWith(cb));
+      if (chunk instanceof Uint8Array) {
+        if (typeof cb === 'function') return this.#writeTicket(chunk, settleWith(cb));
+        return super.write(this.#attach(chunk, null, false));
+      }
     }
     return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
   }
@@ -238,8 +256,12 @@ export class TcpSocket extends AddressedDuplex {
     const view = lease === null ? (data as Uint8Array) : lendLease(lease);
     const ticket = new WriteTicket(settle, lease);
     send?.add(ticket);
-    const chunk = attach(view, { ticket, bytes: view.byteLength, safe: lease !== null });
-    return super.write(chunk, ticket.accepted);
+    return super.write(this.#attach(view, ticket, lease !== null), ticket.accepted);
+  }
+
+  #attach(view: Uint8Array, ticket: WriteTicket | null, safe: boolean): Buffer {
+    this.#carriers += 1;
+    return attach(view, { ticket, bytes: view.byteLength, safe });
   }
 
   /** The peer has ended, and with it this side (allowHalfOpen is false). */
@@ -251,39 +273,55 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   override _write(chunk: Buffer, _encoding: string, callback: WriteCallback): void {
-    this.#begin([{ chunk }], callback);
+    if (this.#outgoing === null || this.connecting) {
+      this.#beginEarly([{ chunk }], callback);
+      return;
+    }
+    this.#batchBytes = this.#add(this.#outgoing, chunk);
+    this.#begin(this.#outgoing, callback);
   }
 
   override _writev(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
-    this.#begin(chunks, callback);
-  }
-
-  #begin(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
-    if (this.connecting) {
-      this.#early = { start: () => this.#begin(chunks, callback), fail: callback };
-      return;
-    }
     const outgoing = this.#outgoing;
-    if (outgoing === null) {
-      callback(nodeError('ERR_SOCKET_CLOSED'));
+    if (outgoing === null || this.connecting) {
+      this.#beginEarly(chunks, callback);
       return;
     }
     let bytes = 0;
-    for (const { chunk } of chunks) {
-      const what = attached(chunk);
-      if (what?.ticket?.cancelled === true) continue;
-      if (what?.ticket) what.ticket.begun = true;
-      // With nothing attached it is small, or text that the stream has encoded: memory of ours.
-      const length = what?.bytes ?? chunk.byteLength;
-      outgoing.add(new Piece(chunk, length, what?.ticket ?? null, what?.safe ?? true));
-      bytes += length;
+    for (const { chunk } of chunks) bytes += this.#add(outgoing, chunk);
+    this.#batchBytes = bytes;
+    this.#begin(outgoing, callback);
+  }
+
+  /** Before there is a connection: waits for it, if one is under way. */
+  #beginEarly(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
+    if (!this.connecting) callback(nodeError('ERR_SOCKET_CLOSED'));
+    else this.#early = { start: () => this._writev(chunks, callback), fail: callback };
+  }
+
+  /** Adds a chunk to the batch, with what is attached to it; returns its bytes. */
+  #add(outgoing: Outgoing, chunk: Buffer): number {
+    // Not asked of small chunks while nothing is attached to any: to look for what is not there is slow.
+    const what = this.#carriers > 0 ? attached(chunk) : undefined;
+    if (what === undefined) {
+      // It is small, or text that the stream has encoded: memory of ours.
+      outgoing.add(new Piece(chunk, chunk.byteLength, null, true));
+      return chunk.byteLength;
     }
+    const { ticket, bytes, safe } = what;
+    this.#carriers -= 1;
+    if (ticket !== null) {
+      if (ticket.cancelled) return 0;
+      ticket.begun = true;
+    }
+    outgoing.add(new Piece(chunk, bytes, ticket, safe));
+    return bytes;
+  }
+
+  #begin(outgoing: Outgoing, callback: WriteCallback): void {
+    this.#batchCallback = callback;
     this.#idle.refresh();
-    const result = outgoing.begin((error) => {
-      if (error === null) this.#acceptedBytes += bytes;
-      callback(error);
-    });
-    this.#flushed(result);
+    this.#flushed(outgoing.begin(this.#batchDone));
   }
 
   #flushed(result: number): void {
@@ -467,20 +505,6 @@ export class TcpSocket extends AddressedDuplex {
     await closed;
   }
 
-  #obey(signal: AbortSignal): void {
-    checkSignal('options.signal', signal);
-    const onAbort = (): void => {
-      this.#aborted = true;
-      this.destroy(abortError(signal));
-    };
-    if (signal.aborted) {
-      onAbort();
-      return;
-    }
-    signal.addEventListener('abort', onAbort, { once: true });
-    this.once('close', () => signal.removeEventListener('abort', onAbort));
-  }
-
   // --- settings ---
 
   /** Emits 'timeout' after so many milliseconds without activity, again and again; 0 switches it off. */
@@ -565,14 +589,6 @@ export class TcpSocket extends AddressedDuplex {
       zerocopy: snapshot(this.#counters),
     };
   }
-}
-
-/** Those of the options that are the stream's. */
-function streamOptions(options: TcpSocketOptions): DuplexOptions {
-  const names = ['highWaterMark', 'readableHighWaterMark', 'writableHighWaterMark'] as const;
-  return Object.fromEntries(
-    names.flatMap((name) => (options[name] === undefined ? [] : [[name, options[name]]])),
-  );
 }
 
 function settleWith(callback: WriteCallback | null | undefined): Settle {

@@ -46,6 +46,10 @@ export class WriteTicket implements Ticket {
     return true;
   }
 
+  failed(error: Error): void {
+    this.#error = error;
+  }
+
   released(outcome: Outcome): void {
     this.#end(this.#error, outcome);
   }

@@ -1,8 +1,11 @@
 /** Forms in which a connection can be asked for, and arguments that are refused. */
 import assert from 'node:assert/strict';
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import dns from 'node:dns';
 import type { AddressInfo, LookupFunction, Socket, TcpNetConnectOpts } from 'node:net';
-import { called, closed, event, failure, LOOPBACK, received } from './scene.ts';
+import * as calls from '../../../src/sys/calls.ts';
+import { AF_INET, SOCK_STREAM } from '../../../src/sys/constants.ts';
+import { called, closed, event, failure, LOOPBACK, type Pair, received, type Scene } from './scene.ts';
 import type { Table } from './table.ts';
 
 /** Answers every name with 127.0.0.1, and notes what it was asked. */
@@ -14,6 +17,20 @@ function answering(asked: unknown[][]): LookupFunction {
       else callback(null, LOOPBACK, 4);
     });
   };
+}
+
+/** What node's channels say while a connection is made. */
+async function publishedFor(t: Scene): Promise<Pair & { readonly published: unknown[] }> {
+  const published: unknown[] = [];
+  const note = (message: unknown): void => {
+    published.push((message as { socket: unknown }).socket);
+  };
+  const names = ['net.client.socket', 'net.server.socket'];
+  for (const name of names) subscribe(name, note);
+  t.defer(() => {
+    for (const name of names) unsubscribe(name, note);
+  });
+  return { ...(await t.pair()), published };
 }
 
 export const CONNECT: Table = [
@@ -301,6 +318,37 @@ export const CONNECT: Table = [
         const { Socket: socket, Server: server } = net as unknown as Record<string, () => unknown>;
         assert.throws(() => socket?.(), TypeError);
         assert.throws(() => server?.(), TypeError);
+      },
+    },
+  },
+  {
+    name: 'a socket can be made of a descriptor',
+    areas: ['connect', 'handles'],
+    run(net, t) {
+      const fd = calls.socket(AF_INET, SOCK_STREAM);
+      const socket = t.own(new net.Socket({ fd }));
+      assert.equal((socket as unknown as { _handle: { fd: number } })._handle.fd, fd);
+    },
+    differs: {
+      why: 'Descriptors and handles are neither taken nor given: no `fd`, no `handle`, no `_handle`, no sending to child processes, no `cluster`.',
+      run(net, t) {
+        const { _handle: handle } = t.own(new net.Socket()) as unknown as { _handle?: unknown };
+        assert.equal(handle, undefined);
+        assert.throws(() => t.server().listen({ fd: 0 } as object), { code: 'ERR_INVALID_ARG_VALUE' });
+      },
+    },
+  },
+  {
+    name: 'new sockets are published on the channels net.client.socket and net.server.socket',
+    areas: ['connect', 'server', 'diagnostics'],
+    async run(_net, t) {
+      const { published, client, peer } = await publishedFor(t);
+      assert.ok(published.includes(client) && published.includes(peer));
+    },
+    differs: {
+      why: 'Nothing is published on `net.client.socket` and `net.server.socket`; there are channels of its own.',
+      async run(_net, t) {
+        assert.deepEqual((await publishedFor(t)).published, []);
       },
     },
   },

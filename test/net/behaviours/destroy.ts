@@ -1,5 +1,6 @@
 /** Ends that are not orderly: destroy(), destroySoon(), resetAndDestroy(), and errors of the connection. */
 import assert from 'node:assert/strict';
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import { finished } from 'node:stream/promises';
 import { called, closed, event, everything, failure, LOOPBACK, record, turns } from './scene.ts';
@@ -105,6 +106,7 @@ export const DESTROY: Table = [
       assert.equal((await own).hadError, false);
       const error = await outcome;
       assert.deepEqual([error.code, error.syscall], ['ECONNRESET', 'read']);
+      assert.equal(error.errno, -constants.errno.ECONNRESET);
       assert.equal(error.message, 'read ECONNRESET');
     },
   },
@@ -246,6 +248,57 @@ export const DESTROY: Table = [
       peer.resetAndDestroy();
       client.resume();
       assert.equal((await outcome).code, 'ECONNRESET');
+    },
+  },
+  {
+    name: 'await using destroys a socket with an AbortError, which it takes itself',
+    areas: ['destroy', 'dispose'],
+    async run(_net, t) {
+      const { client, peer } = await t.pair();
+      const got = everything(peer);
+      const seen = record(client, 'error');
+      client.write('fits the kernel');
+      await client[Symbol.asyncDispose]();
+      assert.equal(client.destroyed, true);
+      assert.deepEqual(seen, ['error']);
+      assert.equal((await got).toString(), 'fits the kernel');
+    },
+    differs: {
+      why: '`await using` of a socket sends what is queued, as `destroySoon()` does, and closes without an error.',
+      async run(_net, t) {
+        const { client, peer } = await t.pair();
+        const got = everything(peer);
+        const seen = record(client, 'error', 'close');
+        const sent = Buffer.alloc(4 << 20, 'z');
+        client.write(sent);
+        await client[Symbol.asyncDispose]();
+        assert.equal(client.destroyed, true);
+        assert.deepEqual(seen, ['close(false)']);
+        assert.ok(sent.equals(await got));
+      },
+    },
+  },
+  {
+    name: 'finished() of a socket whose both sides ended resolves',
+    areas: ['destroy', 'streams'],
+    async run(_net, t) {
+      const { client, peer } = await t.pair();
+      client.resume();
+      const done = finished(client);
+      peer.end();
+      await done;
+    },
+  },
+  {
+    name: "destroy() in a listener of 'connect': 'ready' and 'close' still come",
+    areas: ['destroy', 'connect', 'events'],
+    async run(net, t) {
+      const { port } = await t.listening();
+      const client = t.own(net.connect(port, LOOPBACK));
+      const seen = record(client, 'connect', 'ready', 'error', 'close');
+      client.on('connect', () => client.destroy());
+      await closed(client);
+      assert.deepEqual(seen, ['connect', 'ready', 'close(false)']);
     },
   },
 ];

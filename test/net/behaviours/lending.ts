@@ -3,7 +3,7 @@ import type { NetConnectOpts, Server, ServerOpts, Socket, SocketConstructorOpts 
 import type { ZerocopyOptions } from '../../../src/net/index.ts';
 import type { NetModule } from './table.ts';
 
-const zerocopy: ZerocopyOptions = { mode: 'force', thresholdBytes: 1 };
+const zerocopy: ZerocopyOptions = { mode: 'force', thresholdBytes: 1, pin: true };
 type Listener = (socket: Socket) => void;
 
 /** The module with that option in every constructor. */
@@ -14,7 +14,7 @@ export function lending(net: NetModule): NetModule {
     }
 
     /** What a server accepts is of the class above. */
-    static [Symbol.hasInstance](value: unknown): boolean {
+    static override [Symbol.hasInstance](value: unknown): boolean {
       return value instanceof net.Socket;
     }
   }

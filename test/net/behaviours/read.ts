@@ -1,6 +1,6 @@
 /** Reading: flowing and paused, by hand, as an iterator, through pipes, and into memory of the program. */
 import assert from 'node:assert/strict';
-import { Readable, Writable } from 'node:stream';
+import { Duplex, Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { called, closed, event, everything, LOOPBACK, pattern, received, turns } from './scene.ts';
 import type { Table } from './table.ts';
@@ -314,6 +314,22 @@ export const READ: Table = [
       peer.end(sent);
       await event(peer, 'finish');
       assert.ok(sent.equals(await everything(client)));
+    },
+  },
+  {
+    name: 'Duplex.toWeb() makes web streams of a socket',
+    areas: ['read', 'write', 'streams'],
+    async run(_net, t) {
+      const { client, peer } = await t.pair();
+      peer.pipe(peer);
+      const { readable, writable } = Duplex.toWeb(client);
+      const writer = writable.getWriter();
+      await writer.write(Buffer.from('through '));
+      await writer.write(Buffer.from('the web'));
+      await writer.close();
+      let text = '';
+      for await (const chunk of readable) text += Buffer.from(chunk as Uint8Array).toString();
+      assert.equal(text, 'through the web');
     },
   },
 ];

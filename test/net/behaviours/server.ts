@@ -207,4 +207,17 @@ export const SERVER: Table = [
       assert.equal((await received(client, 11)).toString(), 'first words');
     },
   },
+  {
+    name: 'maxConnections of 0 drops all',
+    areas: ['server', 'connections'],
+    since: { 21: 0 },
+    async run(net, t) {
+      const { server, port } = await t.listening();
+      server.maxConnections = 0;
+      const dropped = event(server, 'drop');
+      const client = t.own(net.connect(port, LOOPBACK));
+      await dropped;
+      await closed(client.resume());
+    },
+  },
 ];

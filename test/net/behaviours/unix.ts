@@ -4,7 +4,7 @@ import { existsSync, statSync } from 'node:fs';
 import type { Server, Socket } from 'node:net';
 import { join } from 'node:path';
 import type { Scene } from './scene.ts';
-import { called, closed, event, everything, pattern, received } from './scene.ts';
+import { called, closed, event, everything, pattern, received, record } from './scene.ts';
 import type { ConnectError, Table } from './table.ts';
 
 /** A server on a path of its own. */
@@ -191,6 +191,17 @@ export const UNIX: Table = [
       await closed(second.resume());
       const [error, count] = await called((done) => server.getConnections(done));
       assert.deepEqual([error, count], [null, 1]);
+    },
+  },
+  {
+    name: 'a path has no lookup, and no events of attempts',
+    areas: ['unix', 'events'],
+    async run(net, t) {
+      const { path } = await onPath(t);
+      const client = t.own(net.connect(path));
+      const seen = record(client, 'lookup', 'connectionAttempt', 'connect', 'ready');
+      await event(client, 'ready');
+      assert.deepEqual(seen, ['connect', 'ready']);
     },
   },
 ];
