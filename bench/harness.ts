@@ -103,6 +103,30 @@ export interface Contender {
   variant: string;
 }
 
+export function withVariant(cells: readonly Cell[], variant: string): Contender[] {
+  return cells.map((cell) => ({ cell, variant }));
+}
+
+export function withVariants(cell: Cell, variants: readonly string[]): Contender[] {
+  return variants.map((variant) => ({ cell, variant }));
+}
+
+/** A cell of the module `cells/<name>.ts`; `sides` in the order they are opened. */
+export function cellSpec(
+  name: string,
+  sides: readonly string[],
+  starter: string,
+  options: Options,
+): CellSpec {
+  const module = new URL(`./cells/${name}.js`, import.meta.url).href;
+  return { name, sides: sides.map((side) => ({ module, side })), starter, options };
+}
+
+/** The same cell with all its sides started by a command, e.g. in a network namespace. */
+export function withPrefix(spec: CellSpec, prefix: readonly string[]): CellSpec {
+  return { ...spec, sides: spec.sides.map((side) => ({ ...side, prefix })) };
+}
+
 /**
  * Warms up and calibrates every contender, then runs `rounds` rounds of one slice each, in turn. Returns the slices of
  * each contender; slices at the same index are neighbours in time.
@@ -129,13 +153,13 @@ export async function interleave(
   return results;
 }
 
-/** Messages in a slice of about `sliceMs`: doubles until a quarter of that, then scales. */
+/** Messages in a slice of about `sliceMs`: doubles until half of that, by when the code is compiled, then scales. */
 async function calibrate({ cell, variant }: Contender, timing: Timing): Promise<number> {
   let count = 8;
   for (let attempt = 0; attempt < 30; attempt++) {
     const { elapsedNs } = await cell.slice({ count, variant }, timing.sliceTimeoutMs);
     const share = elapsedNs / (timing.sliceMs * 1e6);
-    if (share >= 0.25) return Math.max(1, Math.round(count / share));
+    if (share >= 0.5) return Math.max(1, Math.round(count / share));
     count *= 2;
   }
   throw new Error(`${cell.name}: ${count} messages take no time`);

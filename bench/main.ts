@@ -14,6 +14,7 @@ import type { Result, Results, Suite } from './suite.ts';
 /** Loaded on demand: a suite must not need what another one imports. */
 const suites: Record<string, () => Promise<{ suite: Suite }>> = {
   baselines: () => import('./suites/baselines.ts'),
+  net: () => import('./suites/net.ts'),
   rds: () => import('./suites/rds.ts'),
   wirepeer: () => import('./suites/wirepeer.ts'),
 };
@@ -90,7 +91,7 @@ function columns(result: Result): [string, string, string, string, string] {
     result.bound ?? 'report',
     result.holds === undefined ? '' : result.holds ? 'yes' : 'NO',
     Object.entries(result.details ?? {})
-      .map(([name, value]) => `${name} ${short(value)}`)
+      .map(([name, value]) => `${name} ${typeof value === 'number' ? short(value) : value}`)
       .join(', '),
   ];
 }

@@ -18,9 +18,11 @@ export interface Result {
   pairs?: number;
   /** Why there is no value. */
   skipped?: string;
-  /** What else belongs to the number: the copied share, the rates behind a ratio. */
-  details?: Record<string, number>;
+  details?: Details;
 }
+
+/** What else belongs to a number: how it was measured, the copied share, the rates behind a ratio. */
+export type Details = Record<string, number | string>;
 
 export type Results = Record<string, Result>;
 
@@ -38,9 +40,33 @@ export interface Suite {
   run(options: SuiteOptions): Promise<Results>;
 }
 
+/** Keys that are measured together. */
+export interface Group {
+  keys: readonly string[];
+  run(options: SuiteOptions): Promise<Results>;
+}
+
+/** A suite of groups, of which only those with a key that was asked for are run, one after the other. */
+export function groupedSuite(description: string, groups: readonly Group[]): Suite {
+  return {
+    description,
+    keys: groups.flatMap((group) => group.keys),
+    async run(options) {
+      const results: Results = {};
+      for (const group of groups) {
+        const wanted = group.keys.filter((key) => options.wants(key));
+        if (wanted.length === 0) continue;
+        const all = await group.run(options);
+        for (const key of wanted) results[key] = all[key]!;
+      }
+      return results;
+    },
+  };
+}
+
 export function measured(
   interval: Interval | MedianInterval,
-  extra: { bound?: Bound; unit?: string; details?: Record<string, number>; alsoNeeds?: boolean } = {},
+  extra: { bound?: Bound | undefined; unit?: string; details?: Details; alsoNeeds?: boolean } = {},
 ): Result {
   const { bound, unit, details } = extra;
   return {

@@ -1,14 +1,49 @@
 /**
- * What the two `node:net` baselines share: a listening sender, a receiver that dials, and a target to wait for.
+ * What the cells over TCP sockets share: a listening sender, a receiver that dials, and a target to wait for.
+ *
+ * All of it runs over `node:net` or over `zerotx/net`, whichever module it is given: the two have the same calls, and
+ * the program around them is to be the same.
  *
  * The receiver dials because `onread`, which makes node read into one reused buffer instead of allocating, exists only
  * for sockets a program creates itself. Nagle's algorithm is off on both ends. The sender's high-water mark lets several
- * batches wait: with node's default a 28 KiB batch would be over it alone.
+ * messages wait: at node's default, 16 KiB, each of them would be over it alone, and be followed by a wait for 'drain'.
  */
 import { once } from 'node:events';
-import { connect, createServer, type Server, type Socket } from 'node:net';
+import type { Server, Socket } from 'node:net';
+import * as nodeNet from 'node:net';
+import { numberOption, type Options, textOption } from './cell.ts';
+
+export type Net = Pick<typeof nodeNet, 'connect' | 'createServer'>;
+
+/** Options of a socket besides its address. */
+export interface SocketOptions {
+  noDelay: boolean;
+  highWaterMark: number;
+  /** Known to zerotx/net; node:net looks past it. */
+  zerocopy?: { mode: 'auto' | 'force' | 'off'; thresholdBytes: number };
+}
 
 const HIGH_WATER_MARK_BYTES = 256 << 10;
+
+/** The module that the option `transport` names, `node:net` or `zerotx/net`. */
+export async function netModule(options: Options): Promise<Net> {
+  const transport = textOption(options, 'transport');
+  return transport === 'node:net' ? nodeNet : ((await import('zerotx/net')) as unknown as Net);
+}
+
+/** From the options `mode` and `thresholdBytes`, if there are any. */
+export function socketOptions(options: Options): SocketOptions {
+  return {
+    noDelay: true,
+    highWaterMark: HIGH_WATER_MARK_BYTES,
+    ...('mode' in options && {
+      zerocopy: {
+        mode: textOption(options, 'mode') as 'auto' | 'force' | 'off',
+        thresholdBytes: numberOption(options, 'thresholdBytes'),
+      },
+    }),
+  };
+}
 
 export interface NetSender {
   port: number;
@@ -17,8 +52,11 @@ export interface NetSender {
   close(): void;
 }
 
-export async function listenForOne(): Promise<NetSender> {
-  const server: Server = createServer({ noDelay: true, highWaterMark: HIGH_WATER_MARK_BYTES });
+export async function listenForOne(
+  net: Net = nodeNet,
+  options: SocketOptions = socketOptions({}),
+): Promise<NetSender> {
+  const server: Server = net.createServer(options);
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   const socket = once(server, 'connection').then(([accepted]) => accepted as Socket);
@@ -39,6 +77,8 @@ export async function dialAndRead(
   port: number,
   bufferBytes: number,
   read: (buffer: Buffer, bytes: number) => void,
+  net: Net = nodeNet,
+  options: SocketOptions = socketOptions({}),
 ): Promise<Socket> {
   const buffer = Buffer.alloc(bufferBytes);
   const onread = {
@@ -48,7 +88,20 @@ export async function dialAndRead(
       return true;
     },
   };
-  const socket = connect({ port, host: '127.0.0.1', noDelay: true, onread });
+  const socket = net.connect({ port, host: '127.0.0.1', ...options, onread });
+  await once(socket, 'connect');
+  return socket;
+}
+
+/** Dials and reads as most programs do, by 'data' events; `read` gets each chunk. */
+export async function dialAndListen(
+  port: number,
+  read: (chunk: Buffer) => void,
+  net: Net = nodeNet,
+  options: SocketOptions = socketOptions({}),
+): Promise<Socket> {
+  const socket = net.connect({ port, host: '127.0.0.1', ...options });
+  socket.on('data', read);
   await once(socket, 'connect');
   return socket;
 }

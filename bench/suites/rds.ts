@@ -11,14 +11,18 @@ import { depth, netFramed64, netStream1M, zmq1M, zmq64 } from '../cells/baseline
 import {
   type Cell,
   type CellSpec,
-  type Contender,
+  cellSpec,
   interleave,
   progress,
   type SliceResult,
   withCells,
+  withPrefix,
+  withVariant,
+  withVariants,
 } from '../harness.ts';
-import { type Bound, median, pairedRatio } from '../stats.ts';
-import { measured, type Result, type Results, type Suite, type SuiteOptions, skipped } from '../suite.ts';
+import { ratioWithin, total } from '../ratio.ts';
+import { type Bound, median } from '../stats.ts';
+import { groupedSuite, measured, type Results, type Suite, type SuiteOptions, skipped } from '../suite.ts';
 import { type WirePeer, wirePeerOrReason } from '../wirepeer/index.ts';
 import { CONGESTION_MESSAGE_BYTES, rdsGreeting } from '../wirepeer/rds-greeting.ts';
 
@@ -44,27 +48,7 @@ const bounds: Record<string, Bound> = {
   copyVsMemcpy: { op: '<=', limit: 1.2 },
   rssGrowthMiB: { op: '<=', limit: 32 },
 };
-
-const groups: { keys: string[]; run: (options: SuiteOptions) => Promise<Results> }[] = [
-  {
-    keys: ['rtt1M.zcVsCopy', 'cpuPerGB1M.zcVsCopy', 'txCall1M.zcVsCopy', 'copyVsMemcpy'],
-    run: measureStress,
-  },
-  { keys: ['wirepeer.txCpu1M.zcVsCopy'], run: measureWirePeer },
-  { keys: ['throughput1M.vsNodeNet', 'throughput1M.vsZmq'], run: measureThroughput },
-  { keys: ['msgRate64.vsFramedNet', 'msgRate64.vsZmq'], run: measureRate },
-  { keys: ['rssGrowthMiB'], run: measureRss },
-];
-
-async function run(options: SuiteOptions): Promise<Results> {
-  const results: Results = {};
-  for (const group of groups) {
-    if (!group.keys.some((key) => options.wants(key))) continue;
-    const all = await group.run(options);
-    for (const key of group.keys) if (options.wants(key)) results[key] = all[key]!;
-  }
-  return results;
-}
+const ratio = ratioWithin(bounds);
 
 /**
  * rtt and CPU per GB from whole slices; the cost of one sendmsg() from the active side's requests. The third contender
@@ -98,12 +82,10 @@ async function measureWirePeer(options: SuiteOptions): Promise<Results> {
       return interleave('wire peer 1M', contenders, options.pairs, options.timing);
     });
     const cpuUs = (slice: SliceResult): number => slice.cpuUs / slice.count;
-    const total = (name: string): number =>
-      zerocopy!.reduce((sum, slice) => sum + slice.sides.sender!.counters[name]!, 0);
     const details = {
-      zerocopyCalls: total('zerocopyCalls'),
-      copiedCalls: total('copiedCalls'),
-      fallbackBytes: total('fallbackBytes'),
+      zerocopyCalls: total(zerocopy!, 'sender', 'zerocopyCalls'),
+      copiedCalls: total(zerocopy!, 'sender', 'copiedCalls'),
+      fallbackBytes: total(zerocopy!, 'sender', 'fallbackBytes'),
     };
     // Tails below the library's threshold go in ordinary calls: a few bytes, or this is not zero-copy.
     const bytes = zerocopy!.reduce((sum, slice) => sum + slice.count * MIB, 0);
@@ -171,67 +153,28 @@ async function messagesPerSecond(cell: Cell, options: SuiteOptions): Promise<num
   return Math.max(1, Math.round((count * 1e9) / elapsedNs));
 }
 
-type Side = readonly [slices: readonly SliceResult[], measure: (slice: SliceResult) => number];
-
-/** Median of the ratios of neighbouring slices; the details show the median of each side, in `unit`. */
-function ratio(
-  key: string,
-  [tops, top]: Side,
-  [bottoms, bottom]: Side,
-  unit: string,
-  details: Record<string, number> = {},
-  alsoNeeds = true,
-): Result {
-  const above = tops.map(top);
-  const below = bottoms.map(bottom);
-  const bound = bounds[key];
-  return measured(pairedRatio(above, below), {
-    ...(bound && { bound }),
-    details: { [`this${unit}`]: median(above), [`other${unit}`]: median(below), ...details },
-    alsoNeeds,
-  });
-}
-
-function withVariant(cells: readonly Cell[], variant: string): Contender[] {
-  return cells.map((cell) => ({ cell, variant }));
-}
-
-function withVariants(cell: Cell, variants: readonly string[]): Contender[] {
-  return variants.map((variant) => ({ cell, variant }));
-}
-
 function stressCell(): CellSpec {
   const [activeAddress, passiveAddress] = loopbackPair();
   // rds-stress: tasks * depth * (request + acknowledgement) * 2.
   const options = { activeAddress, passiveAddress, messageBytes: MIB, bufferBytes: 4 * MIB };
-  return spec('rds-stress', ['passive', 'active'], 'active', options);
+  return cellSpec('rds-stress', ['passive', 'active'], 'active', options);
 }
 
 function streamCell(messageBytes: number): CellSpec {
   const [senderAddress, receiverAddress] = loopbackPair();
   const small = messageBytes === SMALL_BYTES;
-  return spec('rds-stream', ['receiver', 'sender'], 'sender', {
+  return cellSpec('rds-stream', ['receiver', 'sender'], 'sender', {
     ...{ senderAddress, receiverAddress, messageBytes, depth },
     ...(small ? { batch: BATCH, bufferBytes: SMALL_BUFFER_BYTES } : { bufferBytes: depth * MIB }),
   });
 }
 
 function wirePeerCell(peer: WirePeer): CellSpec {
-  const cell = spec('rds-stream', ['sender'], 'sender', {
+  const cell = cellSpec('rds-stream', ['sender'], 'sender', {
     ...{ senderAddress: peer.senderAddress, receiverAddress: peer.peerAddress, messageBytes: MIB },
     ...{ depth: COLD_BUFFERS, bufferBytes: depth * MIB },
   });
-  return { ...cell, sides: cell.sides.map((side) => ({ ...side, prefix: peer.senderPrefix })) };
-}
-
-function spec(
-  cell: string,
-  sides: readonly string[],
-  starter: string,
-  options: CellSpec['options'],
-): CellSpec {
-  const module = new URL(`../cells/${cell}.js`, import.meta.url).href;
-  return { name: cell, sides: sides.map((side) => ({ module, side })), starter, options };
+  return withPrefix(cell, peer.senderPrefix);
 }
 
 let pairs = 0;
@@ -244,8 +187,13 @@ function loopbackPair(): [smaller: string, larger: string] {
   return [`${prefix}.${host + 1}`, `${prefix}.${host + 2}`];
 }
 
-export const suite: Suite = {
-  description: 'RDS: zero-copy against copying, and against node:net and zeromq',
-  keys: groups.flatMap((group) => group.keys),
-  run,
-};
+export const suite: Suite = groupedSuite('RDS: zero-copy against copying, and against node:net and zeromq', [
+  {
+    keys: ['rtt1M.zcVsCopy', 'cpuPerGB1M.zcVsCopy', 'txCall1M.zcVsCopy', 'copyVsMemcpy'],
+    run: measureStress,
+  },
+  { keys: ['wirepeer.txCpu1M.zcVsCopy'], run: measureWirePeer },
+  { keys: ['throughput1M.vsNodeNet', 'throughput1M.vsZmq'], run: measureThroughput },
+  { keys: ['msgRate64.vsFramedNet', 'msgRate64.vsZmq'], run: measureRate },
+  { keys: ['rssGrowthMiB'], run: measureRss },
+]);

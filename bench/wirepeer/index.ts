@@ -76,7 +76,7 @@ export async function startWirePeer(options: WirePeerOptions): Promise<WirePeer>
       senderNetns: netns.senderNetns,
       senderAddress: netns.senderAddress,
       peerAddress: netns.peerAddress,
-      senderPrefix: ['ip', 'netns', 'exec', netns.senderNetns, ...besidesLastCpu()],
+      senderPrefix: [...netns.senderPrefix, ...besidesLastCpu()],
       armed: peer.armed,
       stats: () => peer.stats(),
       async stop() {

@@ -1,5 +1,5 @@
 /**
- * Two network namespaces joined by a veth: one for the sender, one for the wire peer.
+ * Two network namespaces joined by a veth: one for the sender, one for the wire peer or for nobody.
  *
  * Names carry the pid of their maker and a number, so that several can exist at once; `remove` is synchronous, so that
  * it can run in an 'exit' handler. A maker that was killed leaves its namespaces behind: the next one removes those
@@ -20,6 +20,8 @@ export interface NetnsPair {
   senderMac: string;
   peerMac: string;
   peerIfname: string;
+  /** Command that starts a program in the sender's namespace. */
+  senderPrefix: readonly string[];
   remove(): void;
 }
 
@@ -61,7 +63,23 @@ export function makeNetnsPair(): NetnsPair {
     remove();
     throw error;
   }
-  return { senderNetns, peerNetns, senderAddress, peerAddress, senderMac, peerMac, peerIfname, remove };
+  return {
+    ...{ senderNetns, peerNetns, senderAddress, peerAddress, senderMac, peerMac, peerIfname },
+    senderPrefix: ['ip', 'netns', 'exec', senderNetns],
+    remove,
+  };
+}
+
+/**
+ * Drops every IPv4 packet on the peer's ingress, before the moment where a lent page would be copied. The filter is
+ * classic BPF ("return TC_ACT_SHOT"), which needs no compiler, and no action module that a kernel may lack.
+ */
+export function dropOnPeer({ peerNetns, peerIfname }: NetnsPair): void {
+  tc(['-n', peerNetns, 'qdisc', 'add', 'dev', peerIfname, 'clsact']);
+  tc([
+    ...['-n', peerNetns, 'filter', 'add', 'dev', peerIfname, 'ingress', 'protocol', 'ip'],
+    ...['bpf', 'da', 'bytecode', '1,6 0 0 2'],
+  ]);
 }
 
 function configure(netns: string, ifname: string, own: string, other: string, otherMac: string): void {
@@ -97,7 +115,19 @@ function alive(pid: number): boolean {
 }
 
 function ip(args: readonly string[]): string {
-  return execFileSync('ip', args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], timeout: 10_000 });
+  return run('ip', args);
+}
+
+function tc(args: readonly string[]): string {
+  return run('tc', args);
+}
+
+function run(command: 'ip' | 'tc', args: readonly string[]): string {
+  return execFileSync(command, args, {
+    encoding: 'utf8',
+    stdio: ['ignore', 'pipe', 'pipe'],
+    timeout: 10_000,
+  });
 }
 
 function tryIp(args: readonly string[]): void {
