@@ -202,6 +202,7 @@ describe('calls', () => {
     'tcp-listener',
     'udp',
     'udp-channel',
+    'turn',
     'udp-receiver',
   ].map((name) => `src/net/${name}.ts`);
 

@@ -1,12 +1,12 @@
 /**
  * The outgoing end of a stream socket: chunks in, system calls out.
  *
- * A batch of chunks is sent in order. Chunks worth lending go in a flagged call each, straight from their memory; the others
- * are gathered into ordinary calls. What the kernel does not take waits here until the socket is writable again, and nothing
+ * A batch of chunks is sent in order. Chunks worth lending are gathered into flagged calls, straight from their memory; the
+ * others into ordinary calls. What the kernel does not take waits here until the socket is writable again, and nothing
  * else is begun meanwhile: the stream above hands over one batch at a time, which is its back-pressure.
  *
- *   chunks   [ small small | LENT 512 KiB+ ................ | small ]
- *   calls      sendmsg(2 views, MSG_MORE)  zerocopy  zerocopy  sendmsg
+ *   chunks   [ small small | LENT  LENT  LENT | small ]
+ *   calls      sendmsg(2 views, MSG_MORE)  sendmsg(3 views, MSG_ZEROCOPY)  sendmsg
  *
  * Acceptance and release are two things. The batch is accepted when the kernel has taken all bytes: `done` runs. A chunk is
  * released when the kernel has let go of its memory too: its ticket is told, by the Ubuf that carries it.
@@ -22,7 +22,7 @@ export interface OutgoingChannel {
   readonly callBytesMax: number;
   why(bytes: number): CopyCause | null;
   send(views: readonly Uint8Array[], count: number, more: boolean): number;
-  sendLent(ubuf: Ubuf, views: readonly Uint8Array[], count: number): number;
+  sendLent(lenders: readonly Ubuf[], views: readonly Uint8Array[], count: number): number;
   copied(ubuf: Ubuf | null, bytes: number, cause: CopyCause): void;
 }
 
@@ -113,10 +113,13 @@ export class Outgoing {
     this.#pieces[this.#count++] = piece;
   }
 
-  /** Sends what was added: `done` runs when all of it is accepted, perhaps at once. Result as flush(). */
-  begin(done: (error: Error | null) => void): number {
+  /**
+   * Sends what was added: `done` runs when all of it is accepted, perhaps at once. `whole` is false if a chunk is known to have
+   * been taken away already. Result as flush().
+   */
+  begin(done: (error: Error | null) => void, whole = true): number {
     this.#done = done;
-    return this.flush();
+    return whole ? this.flush() : TAKEN;
   }
 
   /** Goes on sending. Returns 0, TAKEN, or `-errno` if the connection is gone; after these two call abandon(). */
@@ -165,19 +168,22 @@ export class Outgoing {
   #step(): number {
     const first = this.#pieces[this.#at] as Piece;
     const cause = this.#why(first, first.view.byteLength - this.#offset);
-    if (cause === null) return this.#sendLent(first);
+    return cause === null ? this.#sendLent() : this.#sendCopied(cause);
+  }
+
+  #sendCopied(first: CopyCause): number {
     const views = this.#views;
     let count = 0;
     let lentNext = false;
     for (let i = this.#at; i < this.#count && count < VIEWS_MAX; i++) {
       const piece = this.#pieces[i] as Piece;
-      const why = i === this.#at ? cause : this.#why(piece, piece.view.byteLength);
+      const why = i === this.#at ? first : this.#why(piece, piece.view.byteLength);
       if (piece.view.byteLength !== piece.bytes) break; // met when its turn comes
       if (why === null) {
         lentNext = true;
         break;
       }
-      views[count] = i === this.#at && this.#offset > 0 ? piece.view.subarray(this.#offset) : piece.view;
+      views[count] = this.#rest(piece, i);
       this.#causes[count] = why;
       count += 1;
     }
@@ -187,16 +193,29 @@ export class Outgoing {
     return n;
   }
 
-  #sendLent(piece: Piece): number {
-    const rest = piece.view.byteLength - this.#offset;
-    const bytes = Math.min(rest, this.#channel.callBytesMax);
-    const whole = this.#offset === 0 && bytes === rest;
-    const view = whole ? piece.view : piece.view.subarray(this.#offset, this.#offset + bytes);
-    this.#views[0] = view;
-    const n = this.#channel.sendLent(piece.ubuf as Ubuf, this.#views, 1);
-    this.#views[0] = empty;
-    if (n > 0) this.#advance(n);
+  /** The piece at `#at` is to be lent; those behind it that are, too, go along. */
+  #sendLent(): number {
+    const views = this.#views;
+    const lenders: Ubuf[] = [];
+    let room = this.#channel.callBytesMax;
+    for (let i = this.#at; i < this.#count && lenders.length < VIEWS_MAX && room > 0; i++) {
+      const piece = this.#pieces[i] as Piece;
+      if (piece.view.byteLength !== piece.bytes || piece.bytes === 0) break; // met when its turn comes
+      if (i > this.#at && this.#why(piece, piece.bytes) !== null) break;
+      const rest = this.#rest(piece, i);
+      views[lenders.length] = rest.byteLength > room ? rest.subarray(0, room) : rest;
+      lenders.push(piece.ubuf as Ubuf);
+      room -= rest.byteLength;
+    }
+    const n = this.#channel.sendLent(lenders, views, lenders.length);
+    for (let i = 0; i < lenders.length; i++) views[i] = empty;
+    for (let left = n; left > 0; ) left -= this.#advance(left);
     return n;
+  }
+
+  /** What is left of the piece at index `i`. */
+  #rest(piece: Piece, i: number): Uint8Array {
+    return i === this.#at && this.#offset > 0 ? piece.view.subarray(this.#offset) : piece.view;
   }
 
   /** Why `bytes` of this piece are copied; null: they are lent, and its Ubuf is ready. */
@@ -227,20 +246,23 @@ export class Outgoing {
   #advanceCopied(n: number): void {
     for (let i = 0; n > 0; i++) {
       const piece = this.#pieces[this.#at] as Piece;
-      const bytes = Math.min(n, piece.view.byteLength - this.#offset);
+      const bytes = Math.min(n, piece.bytes - this.#offset);
       if (bytes > 0) this.#channel.copied(piece.ubuf, bytes, this.#causes[i] as CopyCause);
-      n -= bytes;
-      this.#advance(bytes);
+      n -= this.#advance(bytes);
     }
   }
 
-  /** Moves on by `bytes`, which end at the latest with the piece. */
-  #advance(bytes: number): void {
+  /** Moves on by `bytes`, or to the end of the piece if that comes first; returns by how much. */
+  #advance(bytes: number): number {
     const piece = this.#pieces[this.#at] as Piece;
-    this.#offset += bytes;
-    if (this.#offset < piece.view.byteLength) return;
-    piece.ubuf?.unref();
+    const left = piece.bytes - this.#offset;
+    if (bytes < left) {
+      this.#offset += bytes;
+      return bytes;
+    }
     this.#at += 1;
     this.#offset = 0;
+    piece.ubuf?.unref();
+    return left;
   }
 }

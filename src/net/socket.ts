@@ -14,6 +14,7 @@ import { checkSignal, wrongType } from '../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import { AddressedDuplex, endpointsOf, setEndpoints } from './addressed.ts';
+import { Batches, type Chunks, type WriteCallback } from './batches.ts';
 import { processBudget } from './budget.ts';
 import { checkConnectOptions, normalizeArgs, type TcpConnectOptions } from './connect-options.ts';
 import { Connecting } from './connecting.ts';
@@ -31,7 +32,7 @@ import { PendingSend, type Sendable, sendParts } from './sending.ts';
 import { refuseHandles, SocketTimeout, streamOptions, TcpSettings } from './socket-settings.ts';
 import { nextSocketId, type SocketStats, snapshot, watchSocket } from './stats.ts';
 import type { TcpChannel, TcpHandler, TcpOptions } from './tcp.ts';
-import { attach, attached, type Settle, WriteTicket } from './written.ts';
+import { type Settle, WriteTicket } from './written.ts';
 import { type ResolvedZerocopy, resolveZerocopy, type ZerocopyOptions } from './zerocopy-options.ts';
 
 export interface TcpSocketOptions {
@@ -51,8 +52,6 @@ export interface TcpSocketOptions {
 }
 
 export type ConnectOptions = TcpSocketOptions & TcpConnectOptions;
-
-type WriteCallback = (error?: Error | null) => void;
 
 export class TcpSocket extends AddressedDuplex {
   connecting = false;
@@ -76,8 +75,6 @@ export class TcpSocket extends AddressedDuplex {
   #outgoing: Outgoing | null = null;
   #incoming: Incoming | null = null;
   #isUnix = false;
-  /** A write that waits for the connection. */
-  #early: { start(): void; fail(error: Error): void } | null = null;
   #path = '';
   #readEarly = false;
   #refed = true;
@@ -89,17 +86,7 @@ export class TcpSocket extends AddressedDuplex {
   readonly #sends = new Set<PendingSend>();
   /** Listeners run in the asynchronous context of whoever made the connection, not of whichever socket woke the thread. */
   #scope = new AsyncResource('ZTXSOCKET');
-  /** Bytes of batches that were accepted; what is under way is counted by the stream. */
-  #acceptedBytes = 0;
-  /** Chunks in the stream that have something attached. */
-  #carriers = 0;
-  /** The batch under way: the stream has one at a time. */
-  #batchBytes = 0;
-  #batchCallback: WriteCallback = () => {};
-  readonly #batchDone = (error: Error | null): void => {
-    if (error === null) this.#acceptedBytes += this.#batchBytes;
-    this.#batchCallback(error);
-  };
+  readonly #batches: Batches;
   #peerEnded = false;
 
   constructor(options: TcpSocketOptions = {}) {
@@ -111,6 +98,7 @@ export class TcpSocket extends AddressedDuplex {
     this.#thresholdBytes = this.#zerocopy.thresholdBytes;
     this.#onRead = options.onread;
     this.#settings = new TcpSettings(options);
+    this.#batches = new Batches((result) => this.#flushed(result));
     this.#idle = new SocketTimeout(() => this.emit('timeout'));
     const { pinTimeoutMs } = this.#zerocopy;
     this.#pinned = new PinDeadline(
@@ -179,7 +167,7 @@ export class TcpSocket extends AddressedDuplex {
   #restart(): void {
     (this as unknown as { _undestroy(): void })._undestroy();
     this.bytesRead = 0;
-    this.#acceptedBytes = 0;
+    this.#batches.acceptedBytes = 0;
     this.#peerEnded = false;
     this.#resets = false;
     this.#readEarly = false;
@@ -210,11 +198,8 @@ export class TcpSocket extends AddressedDuplex {
   #write(chunk: unknown, encoding?: BufferEncoding | null, cb?: WriteCallback): boolean {
     // Small chunks first: they are many, and go the way of any stream.
     if (!(((chunk as Uint8Array | null)?.byteLength as number) < this.#thresholdBytes)) {
-      if (chunk instanceof Lease) return this.#writeTicket(chunk, settleWith(cb));
-      if (chunk instanceof Uint8Array) {
-        if (typeof cb === 'function') return this.#writeTicket(chunk, settleWith(cb));
-        return super.write(this.#attach(chunk, null, false));
-      }
+      if (chunk instanceof Lease) return this.#writePiece(chunk, settleWith(cb));
+      if (chunk instanceof Uint8Array) return this.#writePiece(chunk, settleWith(cb));
     }
     return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
   }
@@ -245,23 +230,23 @@ export class TcpSocket extends AddressedDuplex {
     const pending = new PendingSend(parts.length, signal, errored, (send) => this.#sends.delete(send));
     this.#sends.add(pending);
     if (parts.length > 1) this.cork();
-    for (const part of parts) this.#writeTicket(part, pending.settle, pending);
+    for (const part of parts) this.#writePiece(part, pending.settle, pending);
     if (parts.length > 1) this.uncork();
     return pending.promise;
   }
 
-  /** Writes a chunk whose release `settle` hears of. */
-  #writeTicket(data: Uint8Array | Lease, settle: Settle, send?: PendingSend): boolean {
+  /** Writes a chunk that may be lent, or whose release `settle` wants to hear of. */
+  #writePiece(data: Uint8Array | Lease, settle: Settle | null, send?: PendingSend): boolean {
     const lease = data instanceof Lease ? data : null;
     const view = lease === null ? (data as Uint8Array) : lendLease(lease);
-    const ticket = new WriteTicket(settle, lease);
-    send?.add(ticket);
-    return super.write(this.#attach(view, ticket, lease !== null), ticket.accepted);
-  }
-
-  #attach(view: Uint8Array, ticket: WriteTicket | null, safe: boolean): Buffer {
-    this.#carriers += 1;
-    return attach(view, { ticket, bytes: view.byteLength, safe });
+    // The stream hands on a Buffer as it is; a small one might be waiting there already, without a ticket.
+    const isOwn = view instanceof Buffer && view.byteLength >= this.#thresholdBytes;
+    const chunk = isOwn ? view : Buffer.from(view.buffer, view.byteOffset, view.byteLength);
+    const ticket = settle === null && lease === null ? null : new WriteTicket(settle, lease);
+    if (send !== undefined && ticket !== null) send.add(ticket);
+    // Otherwise it is refused, and never comes to _write().
+    if (this.writable) this.#batches.queue(new Piece(chunk, view.byteLength, ticket, lease !== null));
+    return ticket === null ? super.write(chunk) : super.write(chunk, ticket.accepted);
   }
 
   /** The peer has ended, and with it this side (allowHalfOpen is false). */
@@ -273,55 +258,13 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   override _write(chunk: Buffer, _encoding: string, callback: WriteCallback): void {
-    if (this.#outgoing === null || this.connecting) {
-      this.#beginEarly([{ chunk }], callback);
-      return;
-    }
-    this.#batchBytes = this.#add(this.#outgoing, chunk);
-    this.#begin(this.#outgoing, callback);
-  }
-
-  override _writev(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
-    const outgoing = this.#outgoing;
-    if (outgoing === null || this.connecting) {
-      this.#beginEarly(chunks, callback);
-      return;
-    }
-    let bytes = 0;
-    for (const { chunk } of chunks) bytes += this.#add(outgoing, chunk);
-    this.#batchBytes = bytes;
-    this.#begin(outgoing, callback);
-  }
-
-  /** Before there is a connection: waits for it, if one is under way. */
-  #beginEarly(chunks: readonly { readonly chunk: Buffer }[], callback: WriteCallback): void {
-    if (!this.connecting) callback(nodeError('ERR_SOCKET_CLOSED'));
-    else this.#early = { start: () => this._writev(chunks, callback), fail: callback };
-  }
-
-  /** Adds a chunk to the batch, with what is attached to it; returns its bytes. */
-  #add(outgoing: Outgoing, chunk: Buffer): number {
-    // Not asked of small chunks while nothing is attached to any: to look for what is not there is slow.
-    const what = this.#carriers > 0 ? attached(chunk) : undefined;
-    if (what === undefined) {
-      // It is small, or text that the stream has encoded: memory of ours.
-      outgoing.add(new Piece(chunk, chunk.byteLength, null, true));
-      return chunk.byteLength;
-    }
-    const { ticket, bytes, safe } = what;
-    this.#carriers -= 1;
-    if (ticket !== null) {
-      if (ticket.cancelled) return 0;
-      ticket.begun = true;
-    }
-    outgoing.add(new Piece(chunk, bytes, ticket, safe));
-    return bytes;
-  }
-
-  #begin(outgoing: Outgoing, callback: WriteCallback): void {
-    this.#batchCallback = callback;
     this.#idle.refresh();
-    this.#flushed(outgoing.begin(this.#batchDone));
+    this.#batches.write(chunk, this.writableLength, this.connecting, callback);
+  }
+
+  override _writev(chunks: Chunks, callback: WriteCallback): void {
+    this.#idle.refresh();
+    this.#batches.write(chunks, this.writableLength, this.connecting, callback);
   }
 
   #flushed(result: number): void {
@@ -395,9 +338,7 @@ export class TcpSocket extends AddressedDuplex {
     this.#establish(channel, remote);
     this.emit('connect');
     this.emit('ready');
-    const early = this.#early;
-    this.#early = null;
-    early?.start();
+    this.#batches.startEarly();
     if (!this.destroyed && !this.isPaused()) this.read(0);
   }
 
@@ -406,6 +347,7 @@ export class TcpSocket extends AddressedDuplex {
     this.#isUnix = remote === null;
     setEndpoints(this, remote, remote === null ? null : () => channel.localEndpoint);
     this.#outgoing = new Outgoing(channel, (view) => borrow(view, this.#zerocopy.pin));
+    this.#batches.connected(this.#outgoing);
     this.#incoming = new Incoming(
       channel,
       {
@@ -443,14 +385,19 @@ export class TcpSocket extends AddressedDuplex {
     this.#idle.refresh();
   }
 
+  override destroy(error?: Error): this {
+    // What was written in this turn is on its way, as with net.Socket.
+    this.#batches.finishTurn();
+    return super.destroy(error);
+  }
+
   override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
     this.connecting = false;
     this.#idle.stop();
     this.#pinned.stop();
     this.#connection?.cancel();
     this.#connection = null;
-    this.#early?.fail(nodeError('ERR_SOCKET_CLOSED_BEFORE_CONNECTION'));
-    this.#early = null;
+    this.#batches.closed();
     this.#incoming?.stop();
     this.#outgoing?.abandon(error ?? nodeError('ERR_STREAM_DESTROYED'));
     const channel = this.#channel;
@@ -566,7 +513,7 @@ export class TcpSocket extends AddressedDuplex {
 
   /** Bytes that were written, whether or not they are on their way yet. */
   get bytesWritten(): number {
-    return this.#acceptedBytes + this.writableLength;
+    return this.#batches.acceptedBytes + this.writableLength;
   }
 
   get bufferSize(): number | undefined {
@@ -591,6 +538,6 @@ export class TcpSocket extends AddressedDuplex {
   }
 }
 
-function settleWith(callback: WriteCallback | null | undefined): Settle {
-  return (error) => callback?.(error);
+function settleWith(callback: WriteCallback | null | undefined): Settle | null {
+  return typeof callback === 'function' ? (error) => callback(error) : null;
 }

@@ -43,7 +43,7 @@ import { type Ending, lingerClosed } from './closer.ts';
 import type { CopyCause, ZerocopyCounters } from './counters.ts';
 import { isLocalAddress, isLoopback } from './local.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
-import { ZerocopyEngine } from './zerocopy.ts';
+import { type Lenders, ZerocopyEngine } from './zerocopy.ts';
 
 export interface TcpOptions {
   readonly mode: ZerocopyMode;
@@ -228,9 +228,9 @@ export class TcpChannel {
     return this.#sent(this.#sys.sendv(this.#fd, views, count, more ? MSG_MORE : 0));
   }
 
-  /** sendmsg of views that lie in `ubuf`, from the caller's pages if the kernel agrees. Result as send(). */
-  sendLent(ubuf: Ubuf, views: readonly Uint8Array[], count: number): number {
-    return this.#sent(this.#engine.send(ubuf, views, count, 0));
+  /** sendmsg of lent views, from the caller's pages if the kernel agrees. Result as send(). */
+  sendLent(lenders: Lenders, views: readonly Uint8Array[], count: number): number {
+    return this.#sent(this.#engine.send(lenders, views, count, 0));
   }
 
   /** Counts bytes that went through send(), and belong to `ubuf` if that is not null. */

@@ -1,9 +1,8 @@
 /**
- * Writes that want to hear of their release: the ticket of a chunk, and the view that carries it through the stream.
+ * Writes that want to hear of their release.
  *
  * stream.Writable calls a write's callback when the chunk is accepted; ours must wait until the kernel has let go of the
- * memory. So the chunk goes through the stream as a view of its own with a property that says what came along, and the
- * program's callback waits in the ticket:
+ * memory. So the program's callback waits in a ticket that goes along with the chunk:
  *
  *   write(chunk, cb) ──▶ queued ──▶ begun ──▶ accepted ──▶ released ──▶ cb(null)
  *                          │           └─ connection gone ─▶ released ──▶ cb(error)
@@ -22,11 +21,11 @@ export class WriteTicket implements Ticket {
   begun = false;
   /** Not to be sent any more. */
   cancelled = false;
-  readonly #settle: Settle;
+  readonly #settle: Settle | null;
   readonly #lease: Lease | null;
   #error: Error | null = null;
 
-  constructor(settle: Settle, lease: Lease | null) {
+  constructor(settle: Settle | null, lease: Lease | null) {
     this.#settle = settle;
     this.#lease = lease;
   }
@@ -56,28 +55,6 @@ export class WriteTicket implements Ticket {
 
   #end(error: Error | null, outcome: Outcome): void {
     if (this.#lease !== null) returnLease(this.#lease);
-    this.#settle(error, outcome);
+    this.#settle?.(error, outcome);
   }
-}
-
-const written = Symbol('written');
-
-export interface Written {
-  readonly ticket: WriteTicket | null;
-  readonly bytes: number;
-  /** The memory needs no protection: it is a lease's. */
-  readonly safe: boolean;
-}
-
-/** A view of its own over the same memory, with `what` attached. */
-export function attach(view: Uint8Array, what: Written): Buffer {
-  const carrier = Buffer.from(view.buffer, view.byteOffset, view.byteLength) as Buffer & {
-    [written]?: Written;
-  };
-  carrier[written] = what;
-  return carrier;
-}
-
-export function attached(chunk: Buffer): Written | undefined {
-  return (chunk as Buffer & { [written]?: Written })[written];
 }

@@ -35,8 +35,17 @@ export interface EngineOptions {
 /** Sends the first `count` views with `flags`. */
 export type SendCall = (views: readonly Uint8Array[], count: number, flags: number) => number;
 
-interface LentCall {
+/** Whose memory a call sends from: one Ubuf all of it, or each of these its view. */
+export type Lenders = Ubuf | readonly Ubuf[];
+
+/** What a call took of one Ubuf. */
+interface Part {
   readonly ubuf: Ubuf;
+  readonly bytes: number;
+}
+
+interface LentCall {
+  readonly parts: Part | readonly Part[];
   readonly bytes: number;
   readonly pages: number;
   readonly sinceMs: number;
@@ -50,6 +59,8 @@ const EOPNOTSUPP = -errnoOf('EOPNOTSUPP');
 /** The kernel's own ENOTSUPP, which old kernels let through to user space. */
 const KERNEL_ENOTSUPP = -524;
 
+/** Flagged calls after which the error queue is read even if no event came. */
+const DRAIN_EVERY = 16;
 /** Records read in one batch; one scratch area serves all sockets, as nothing keeps it past the call. */
 const DRAIN_RECORDS = 64;
 const records = new Uint32Array(DRAIN_RECORDS * ERRQUEUE_WORDS);
@@ -70,6 +81,8 @@ export class ZerocopyEngine {
   readonly #now: () => number;
   readonly #call: SendCall;
   readonly #budget: MemlockBudget | undefined;
+  /** Flagged calls since the queue was read. */
+  #undrained = 0;
   readonly #pageBytes: number;
 
   constructor(options: EngineOptions) {
@@ -113,19 +126,20 @@ export class ZerocopyEngine {
   }
 
   /**
-   * Sends the first `count` views, which all lie in `ubuf`, in a flagged call; in an ordinary one if the kernel
-   * refuses. Returns bytes taken, or `-errno` (`-EAGAIN` when the send buffer is full).
+   * Sends the first `count` views in a flagged call; in an ordinary one if the kernel refuses. Returns bytes taken, or
+   * `-errno` (`-EAGAIN` when the send buffer is full).
    */
-  send(ubuf: Ubuf, views: readonly Uint8Array[], count: number, flags: number): number {
+  send(lenders: Lenders, views: readonly Uint8Array[], count: number, flags: number): number {
+    this.#drainSometimes();
     const pages = this.#charge(views, count);
-    if (pages < 0) return this.#sendCopied(ubuf, views, count, flags, 'memlock');
+    if (pages < 0) return this.#sendCopied(lenders, views, count, flags, 'memlock');
     const waiting = this.#calls.outstanding > 0;
     let n = this.#flagged(views, count, flags);
     // Unread records also use up optmem, and are drained now. With nothing outstanding before, nothing would change.
     if (n === ENOBUFS && waiting) n = this.#flagged(views, count, flags);
     if (n > 0) {
       const nowMs = this.#now();
-      this.#calls.add({ ubuf: ubuf.ref(), bytes: n, pages, sinceMs: nowMs });
+      this.#calls.add({ parts: hold(lenders, views, n), bytes: n, pages, sinceMs: nowMs });
       this.policy.lent(nowMs);
       const { counters } = this;
       counters.lentCalls += 1;
@@ -135,7 +149,7 @@ export class ZerocopyEngine {
     }
     this.#uncharge(pages);
     const cause = this.#refused(n);
-    return cause === null ? n : this.#sendCopied(ubuf, views, count, flags, cause);
+    return cause === null ? n : this.#sendCopied(lenders, views, count, flags, cause);
   }
 
   /** Bytes, of a lent Ubuf or of no Ubuf, went in an ordinary call. */
@@ -144,8 +158,19 @@ export class ZerocopyEngine {
     this.#countCopied(ubuf, bytes, cause);
   }
 
+  /**
+   * A program that writes without a pause comes back to the event loop late, and meanwhile memory stays pinned that the kernel
+   * is done with. One record for many calls is cheap, as the kernel merges them.
+   */
+  #drainSometimes(): void {
+    this.#undrained += 1;
+    if (this.#undrained < DRAIN_EVERY || this.#calls.outstanding < DRAIN_EVERY) return;
+    this.drain();
+  }
+
   /** Reads the error queue to its end. Returns the number of calls completed. */
   drain(): number {
+    this.#undrained = 0;
     const before = this.#calls.outstanding;
     let count: number;
     do {
@@ -196,25 +221,25 @@ export class ZerocopyEngine {
       if (copied) {
         counters.kernelCopiedCalls += 1;
         counters.kernelCopiedBytes += call.bytes;
-        call.ubuf.copiedBytes += call.bytes;
       }
-      if (lo !== hi) call.ubuf.exact = false;
-      call.ubuf.unref();
+      if ('ubuf' in call.parts) letGo(call.parts, copied, lo === hi);
+      else for (const part of call.parts) letGo(part, copied, lo === hi);
     });
     // One observation, however many calls were merged into the record: the flag is that of the first of them.
     if (completed > 0) this.policy.completed(copied, nowMs);
   }
 
   #sendCopied(
-    ubuf: Ubuf,
+    lenders: Lenders,
     views: readonly Uint8Array[],
     count: number,
     flags: number,
     cause: CopyCause,
   ): number {
     const n = this.#call(views, count, flags);
+    if (n <= 0) return n;
     // Not copied(): the policy has counted the refusal.
-    if (n > 0) this.#countCopied(ubuf, n, cause);
+    for (const { ubuf, bytes } of partsOf(lenders, views, n)) this.#countCopied(ubuf, bytes, cause);
     return n;
   }
 
@@ -253,4 +278,29 @@ export class ZerocopyEngine {
     this.policy.unsupported();
     return 'unsupported';
   }
+}
+
+/** References on what a call took: `bytes` from the start of the views. */
+function hold(lenders: Lenders, views: readonly Uint8Array[], bytes: number): Part | readonly Part[] {
+  const parts = partsOf(lenders, views, bytes);
+  for (const { ubuf } of parts) ubuf.ref();
+  return parts.length === 1 ? (parts[0] as Part) : parts;
+}
+
+function partsOf(lenders: Lenders, views: readonly Uint8Array[], bytes: number): Part[] {
+  if (!Array.isArray(lenders)) return [{ ubuf: lenders as Ubuf, bytes }];
+  const parts: Part[] = [];
+  for (let i = 0; bytes > 0; i++) {
+    const part = Math.min(bytes, (views[i] as Uint8Array).byteLength);
+    if (part > 0) parts.push({ ubuf: lenders[i] as Ubuf, bytes: part });
+    bytes -= part;
+  }
+  return parts;
+}
+
+/** A call is completed: its part of a Ubuf is free. */
+function letGo({ ubuf, bytes }: Part, copied: boolean, alone: boolean): void {
+  if (copied) ubuf.copiedBytes += bytes;
+  if (!alone) ubuf.exact = false;
+  ubuf.unref();
 }

@@ -1,0 +1,60 @@
+/**
+ * Sockets of the public door under a small net.core.optmem_max, which bounds the notifications of a socket, in a network
+ * namespace of its own (the setting is one per namespace since Linux 6.8).
+ */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import type { ZerocopyStats } from '../../src/net/index.ts';
+
+const KIB = 1024;
+const MIB = 1 << 20;
+const OPTMEM = '/proc/sys/net/core/optmem_max';
+const program = fileURLToPath(new URL('./children/socket-limits.js', import.meta.url));
+
+function inNamespace(optmemBytes: number, ...command: string[]) {
+  const setUp = `ip link set lo up && echo ${optmemBytes} > ${OPTMEM} && exec "$0" "$@"`;
+  return spawnSync('unshare', ['--net', 'sh', '-c', setUp, ...command], {
+    encoding: 'utf8',
+    timeout: 30_000,
+  });
+}
+
+function skipReason(): string | false {
+  if (process.getuid?.() !== 0) return 'needs root, for a network namespace';
+  const probe = inNamespace(4096, 'cat', OPTMEM);
+  return probe.stdout === '4096\n' ? false : `optmem_max is not per namespace here: ${probe.stderr.trim()}`;
+}
+
+function send(
+  optmemBytes: number,
+  mib: number,
+  pieceBytes: number,
+): { copiedBytes: number; zerocopy: ZerocopyStats } {
+  const args = ['send', String(mib), String(pieceBytes)];
+  const { status, signal, stdout, stderr } = inNamespace(optmemBytes, process.execPath, program, ...args);
+  assert.deepEqual({ status, signal, stderr }, { status: 0, signal: null, stderr: '' });
+  return JSON.parse(stdout);
+}
+
+describe('sockets with room for few notifications', { skip: skipReason(), timeout: 120_000 }, () => {
+  it('or none copy everything, as the first call already shows that nothing can be outstanding', () => {
+    const { copiedBytes, zerocopy } = send(512, 4, MIB);
+    assert.equal(copiedBytes, 4 * MIB);
+    assert.equal(zerocopy.lentCalls, 0);
+    assert.ok(zerocopy.refusedEnobufs > 0);
+    assert.equal(zerocopy.copied.memlock, 4 * MIB, 'with nothing outstanding it looks like the other limit');
+  });
+
+  for (const pieceBytes of [512 * KIB, 40 * KIB]) {
+    it(`lend some and copy some of pieces of ${pieceBytes} bytes, in order, and never show an error`, () => {
+      const { zerocopy } = send(2560, 32, pieceBytes);
+      assert.equal(zerocopy.lentBytes + zerocopy.fallbackBytes, 32 * MIB);
+      assert.deepEqual([zerocopy.pinnedBytes, zerocopy.unexpectedCompletions], [0, 0]);
+      assert.ok(zerocopy.lentCalls > 0);
+      assert.ok(zerocopy.copied.optmem > 0);
+      assert.ok(zerocopy.refusedEnobufs > 0);
+    });
+  }
+});
