@@ -12,7 +12,8 @@
  * 4. `onRelease` runs exactly once, on this thread, after the batch that dropped the last reference, never inside
  *    it: so it may send again, close, or throw without harm to the caller of unref().
  * 5. Closing never forces a release: only unref() does, and the kernel's references end when the kernel says so.
- *    Bytes whose end cannot be learned are abandoned: never released, never recycled, counted (`quarantine`).
+ *    Bytes whose end cannot be learned in time are in quarantine: `onQuarantine` tells whoever waits; they are counted, never
+ *    recycled, and released if the kernel lets go after all.
  * 6. What is in flight is bounded by those who lend (bytes and count); this class only counts.
  * 7. The outcome says how many of the bytes were copied after all. That is a result to report, not a failure;
  *    `exact` is false when the kernel merged the records the count comes from.
@@ -38,15 +39,22 @@ export class Ubuf {
   exact = true;
   readonly #onRelease: (outcome: Outcome) => void;
   readonly #queue: ReleaseQueue;
+  readonly #onQuarantine: (() => void) | null;
   #refs = 1;
 
-  constructor(iov: readonly Uint8Array[], onRelease: (outcome: Outcome) => void, queue: ReleaseQueue) {
+  constructor(
+    iov: readonly Uint8Array[],
+    onRelease: (outcome: Outcome) => void,
+    queue: ReleaseQueue,
+    onQuarantine: (() => void) | null = null,
+  ) {
     this.iov = iov;
     let total = 0;
     for (const piece of iov) total += piece.byteLength;
     this.byteLength = total;
     this.#onRelease = onRelease;
     this.#queue = queue;
+    this.#onQuarantine = onQuarantine;
   }
 
   /** The memory is no longer what was lent: its ArrayBuffer was detached or shrunk by the program. */
@@ -71,6 +79,11 @@ export class Ubuf {
     assert(this.#refs > 0, 'unref() on a released Ubuf');
     this.#refs -= 1;
     if (this.#refs === 0) this.#queue.push(this);
+  }
+
+  /** Nobody knows when the references that are left will end. */
+  quarantine(): void {
+    this.#onQuarantine?.();
   }
 
   /** Called by the ReleaseQueue alone. */

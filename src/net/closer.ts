@@ -21,21 +21,13 @@ export function closerStats(): Readonly<typeof held> {
   return { ...held };
 }
 
-/** What the former owner may want to know of a descriptor it has given up. */
-export interface Ending {
-  /** The deadline has passed and the kernel still reads lent pages. */
-  readonly quarantined?: () => void;
-  /** The descriptor is closed: nothing is lent any more. */
-  readonly ended?: () => void;
-}
-
-/** Takes over a descriptor that is registered nowhere. */
+/** Takes over a descriptor that is registered nowhere; `ended` is called when it is closed, and nothing is lent any more. */
 export function lingerClosed(
   sys: Native,
   fd: number,
   engine: ZerocopyEngine,
   how: 'linger' | 'abort',
-  ending: Ending = {},
+  ended: () => void = () => {},
 ): void {
   if (how === 'linger' && engine.outstanding > 0) {
     // Say FIN now: the peer need not wait for our last completion to learn the end.
@@ -45,7 +37,7 @@ export function lingerClosed(
   if (how === 'abort') abort(sys, fd, engine);
   if (engine.outstanding === 0) {
     sys.close(fd);
-    ending.ended?.();
+    ended();
     return;
   }
   let quarantinedBytes = 0;
@@ -55,7 +47,7 @@ export function lingerClosed(
     held.quarantinedBytes += quarantinedBytes;
     // Nothing more can be done: it must not keep the process from ending.
     registration.unref();
-    ending.quarantined?.();
+    engine.quarantine();
   };
   held.lingering += 1;
   // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up
@@ -77,7 +69,7 @@ export function lingerClosed(
     }
     registration.remove();
     sys.close(fd);
-    ending.ended?.();
+    ended();
   };
   if (how === 'abort') {
     clearTimeout(timer);

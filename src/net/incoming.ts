@@ -77,13 +77,19 @@ export class Incoming {
 
   #readSome(): void {
     this.#scheduled = false;
-    for (let i = 0; i < READS_PER_TURN; i++) {
-      if (!this.#wanted || this.#ended || !this.#channel.readable) return;
-      this.#read();
+    try {
+      for (let i = 0; i < READS_PER_TURN && this.#goesOn; i++) this.#read();
+    } finally {
+      // Also when a listener threw: the edge is used up, and will not come again for what is there.
+      if (this.#goesOn) {
+        this.#scheduled = true;
+        setImmediate(this.#inScope, this.#turn);
+      }
     }
-    if (!this.#wanted || this.#ended || !this.#channel.readable) return;
-    this.#scheduled = true;
-    setImmediate(this.#inScope, this.#turn);
+  }
+
+  get #goesOn(): boolean {
+    return this.#wanted && !this.#ended && this.#channel.readable;
   }
 
   #read(): void {

@@ -30,6 +30,8 @@ export interface OutgoingChannel {
 export interface Ticket {
   /** The connection is gone, and the kernel has not taken all of it; released() follows. */
   failed(error: Error): void;
+  /** The deadline for the release has passed; released() follows if the kernel lets go after all. */
+  quarantined(): void;
   /** The memory is the owner's again: nobody reads it any more. */
   released(outcome: Outcome): void;
 }
@@ -240,7 +242,7 @@ export class Outgoing {
       piece.borrowed?.giveBack();
       piece.ticket?.released(outcome);
     };
-    return new Ubuf([piece.view], released, releases);
+    return new Ubuf([piece.view], released, releases, () => piece.ticket?.quarantined());
   }
 
   #advanceCopied(n: number): void {

@@ -23,7 +23,6 @@ export class PendingSend {
   readonly promise: Promise<Outcome>;
   readonly #tickets: WriteTicket[] = [];
   readonly #signal: AbortSignal | undefined;
-  readonly #ended: (send: PendingSend) => void;
   readonly #errored: () => Error | null;
   #total: { bytes: number; copiedBytes: number; exact: boolean } = { bytes: 0, copiedBytes: 0, exact: true };
   #left: number;
@@ -32,17 +31,11 @@ export class PendingSend {
   #reject: (error: Error) => void = () => {};
   #released: ((outcome: Outcome) => void) | null = null;
 
-  /** `ended` is called once, when the last chunk is released; `errored` says what became of the connection. */
-  constructor(
-    parts: number,
-    signal: AbortSignal | undefined,
-    errored: () => Error | null,
-    ended: (send: PendingSend) => void,
-  ) {
+  /** `errored` says what became of the connection. */
+  constructor(parts: number, signal: AbortSignal | undefined, errored: () => Error | null) {
     this.#left = parts;
     this.#signal = signal;
     this.#errored = errored;
-    this.#ended = ended;
     this.promise = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -63,7 +56,6 @@ export class PendingSend {
     this.#left -= 1;
     if (this.#left > 0) return;
     this.#signal?.removeEventListener('abort', this.#onAbort);
-    this.#ended(this);
     this.#released?.(this.#total);
     if (this.#failure === null) this.#resolve(this.#total);
     else this.#reject(this.#failure);

@@ -83,7 +83,6 @@ export class TcpSocket extends AddressedDuplex {
   /** Ends the counting of this socket, and tells the server. */
   #unwatch: () => void = () => {};
   #gone: () => void = () => {};
-  readonly #sends = new Set<PendingSend>();
   /** Listeners run in the asynchronous context of whoever made the connection, not of whichever socket woke the thread. */
   #scope = new AsyncResource('ZTXSOCKET');
   readonly #batches: Batches;
@@ -226,9 +225,7 @@ export class TcpSocket extends AddressedDuplex {
     const parts = sendParts(data);
     if (signal?.aborted === true) return Promise.reject(abortError(signal));
     if (parts.length === 0) return Promise.resolve({ bytes: 0, copiedBytes: 0, exact: true });
-    const errored = (): Error | null => this.errored;
-    const pending = new PendingSend(parts.length, signal, errored, (send) => this.#sends.delete(send));
-    this.#sends.add(pending);
+    const pending = new PendingSend(parts.length, signal, () => this.errored);
     if (parts.length > 1) this.cork();
     for (const part of parts) this.#writePiece(part, pending.settle, pending);
     if (parts.length > 1) this.uncork();
@@ -242,7 +239,7 @@ export class TcpSocket extends AddressedDuplex {
     // The stream hands on a Buffer as it is; a small one might be waiting there already, without a ticket.
     const isOwn = view instanceof Buffer && view.byteLength >= this.#thresholdBytes;
     const chunk = isOwn ? view : Buffer.from(view.buffer, view.byteOffset, view.byteLength);
-    const ticket = settle === null && lease === null ? null : new WriteTicket(settle, lease);
+    const ticket = settle === null && lease === null ? null : new WriteTicket(settle, lease, send ?? null);
     if (send !== undefined && ticket !== null) send.add(ticket);
     // Otherwise it is refused, and never comes to _write().
     if (this.writable) this.#batches.queue(new Piece(chunk, view.byteLength, ticket, lease !== null));
@@ -404,14 +401,8 @@ export class TcpSocket extends AddressedDuplex {
     // Asked now: there will be nobody to ask.
     if (channel !== null) endpointsOf(this);
     this.#channel = null;
-    const ending = {
-      ended: this.#unwatch,
-      quarantined: () => {
-        for (const send of this.#sends) send.stillLent('the kernel did not let go of the buffer in time');
-      },
-    };
-    if (this.#resets) channel?.reset(ending);
-    else channel?.close(ending);
+    if (this.#resets) channel?.reset(this.#unwatch);
+    else channel?.close(this.#unwatch);
     callback(error);
     this.#gone();
     // As libuv closes handles: behind everything that this turn still has to say.

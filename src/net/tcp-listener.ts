@@ -69,19 +69,25 @@ export function listenTcp(
   let refed = true;
   const sockaddr = new Uint8Array(SOCKADDR_UN_BYTES);
   const acceptAll = (): void => {
-    for (let i = 0; i < ACCEPTS_PER_TURN && !closed; i++) {
-      const result = native().accept(fd, sockaddr);
-      if (result === EAGAIN) return;
-      if (result === ECONNABORTED || result === EINTR) continue;
-      if (result < 0) {
-        // EMFILE and its kind: the edge is used up, so come back by the clock.
-        retry ??= setTimeout(again, RETRY_MS);
-        if (!refed) retry.unref();
-        return;
+    let isOver = false;
+    try {
+      for (let i = 0; i < ACCEPTS_PER_TURN && !closed; i++) {
+        const result = native().accept(fd, sockaddr);
+        isOver = result === EAGAIN;
+        if (isOver) return;
+        if (result === ECONNABORTED || result === EINTR) continue;
+        if (result < 0) {
+          // EMFILE and its kind: the edge is used up, so come back by the clock.
+          retry ??= setTimeout(again, RETRY_MS);
+          if (!refed) retry.unref();
+          return;
+        }
+        accepted(result, address === null ? NO_ADDRESS : decodeSockaddr(sockaddr, sockaddr.byteLength));
       }
-      accepted(result, address === null ? NO_ADDRESS : decodeSockaddr(sockaddr, sockaddr.byteLength));
+    } finally {
+      // Also when a listener threw: the edge is used up, and those who wait raise none.
+      if (!closed && !isOver) retry ??= setImmediate(again);
     }
-    if (!closed) retry ??= setImmediate(again);
   };
   const again = (): void => {
     retry = null;

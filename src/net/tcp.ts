@@ -39,7 +39,7 @@ import {
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
-import { type Ending, lingerClosed } from './closer.ts';
+import { lingerClosed } from './closer.ts';
 import type { CopyCause, ZerocopyCounters } from './counters.ts';
 import { isLocalAddress, isLoopback } from './local.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
@@ -291,23 +291,23 @@ export class TcpChannel {
 
   /**
    * Closes: what was written is still delivered, and lent pages stay lent until the kernel lets go (the descriptor goes
-   * to the lingering closer). No handler is called afterwards.
+   * to the lingering closer). No handler is called afterwards; `ended`, when the last byte is back.
    */
-  close(ending: Ending = {}): void {
-    this.#end('linger', ending);
+  close(ended?: () => void): void {
+    this.#end('linger', ended);
   }
 
   /** Stops the wire at once (RST), and gives back what the kernel then releases. */
-  reset(ending: Ending = {}): void {
-    this.#end('abort', ending);
+  reset(ended?: () => void): void {
+    this.#end('abort', ended);
   }
 
-  #end(how: 'linger' | 'abort', ending: Ending): void {
+  #end(how: 'linger' | 'abort', ended?: () => void): void {
     if (this.#closed) return;
     this.ackedBytes();
     this.#closed = true;
     this.#registration.remove();
-    lingerClosed(this.#sys, this.#fd, this.#engine, how, ending);
+    lingerClosed(this.#sys, this.#fd, this.#engine, how, ended);
   }
 
   #sent(n: number): number {
@@ -332,17 +332,18 @@ export class TcpChannel {
       this.#handler.released();
       if (this.#closed) return;
     }
-    if ((events & EPOLLOUT) !== 0 && !this.writable) {
-      this.writable = true;
-      this.#handler.writable();
-      if (this.#closed) return;
-    }
-    if ((events & (EPOLLRDHUP | EPOLLHUP)) !== 0) this.#ending = true;
     const failed = (events & EPOLLERR) !== 0 && drained === 0;
-    if (failed) this.#ending = true;
-    if ((events & EPOLLIN) !== 0 || this.#ending) {
-      this.readable = true;
-      this.#handler.readable();
+    if (failed || (events & (EPOLLRDHUP | EPOLLHUP)) !== 0) this.#ending = true;
+    const reads = (events & EPOLLIN) !== 0 || this.#ending;
+    if (reads) this.readable = true;
+    try {
+      if ((events & EPOLLOUT) !== 0 && !this.writable) {
+        this.writable = true;
+        this.#handler.writable();
+      }
+    } finally {
+      // Also when a listener threw: the edge is used up.
+      if (reads && !this.#closed) this.#handler.readable();
     }
   }
 

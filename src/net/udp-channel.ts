@@ -9,7 +9,7 @@
  * A datagram longer than the MTU is copied by the kernel even when it is lent (it is put together again to be cut into
  * fragments); what really goes out from the program's pages is a segmented call on a device that scatters and gathers.
  */
-import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
+import { errnoError, errnoOf } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { type Native, native } from '../sys/binding.ts';
 import {
@@ -91,8 +91,6 @@ export class UdpChannel {
   readonly #pageBytes: number;
   /** Not accepted yet, in order. */
   #queue: Waiting[] = [];
-  /** Ended or not, the kernel reads memory of theirs. */
-  readonly #lent = new Set<Transmission>();
   readonly #views: Uint8Array[] = [];
   /** Of the call being made. */
   #target: Target | null = null;
@@ -176,7 +174,7 @@ export class UdpChannel {
   }
 
   /** What waits ends with `error`; what the kernel has is sent, and its memory stays lent until it was. */
-  close(error: Error, stillLent: string): void {
+  close(error: Error): void {
     if (this.#closed) return;
     this.#closed = true;
     this.#receiver.stop();
@@ -191,13 +189,7 @@ export class UdpChannel {
       this.#sys.abort(this.#fd);
       this.#sys.setsockoptInt(this.#fd, SOL_SOCKET, SO_RCVBUF, 0);
     }
-    lingerClosed(this.#sys, this.#fd, this.#engine, 'linger', {
-      quarantined: () => {
-        const quarantined = new ZerotxError('ETIMEDOUT', 'the kernel did not let go of the memory in time');
-        for (const transmission of this.#lent) transmission.giveUp(quarantined, stillLent);
-      },
-      ended: () => this.#handler.ended(),
-    });
+    lingerClosed(this.#sys, this.#fd, this.#engine, 'linger', () => this.#handler.ended());
   }
 
   #setRef(on: boolean): void {
@@ -333,14 +325,7 @@ export class UdpChannel {
   }
 
   #sendLent(transmission: Transmission, count: number): number {
-    const ubuf = transmission.ubuf as Ubuf;
-    const before = ubuf.refs;
-    const n = this.#engine.send(ubuf, this.#views, count, 0);
-    if (ubuf.refs > before && !this.#lent.has(transmission)) {
-      this.#lent.add(transmission);
-      transmission.whenReleased(() => this.#lent.delete(transmission));
-    }
-    return n;
+    return this.#engine.send(transmission.ubuf as Ubuf, this.#views, count, 0);
   }
 
   #call(views: readonly Uint8Array[], count: number, flags: number): number {

@@ -7,11 +7,14 @@
  *
  * Memory is borrowed when the first call is about to lend it, not before: a send that is copied changes nothing about it.
  */
+import { ZerotxError } from '../core/errors.ts';
 import { releases } from '../core/releases.ts';
 import { StillLentError } from '../core/still-lent.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { type Borrowed, borrow } from './lending.ts';
 import { PieceCursor } from './segments.ts';
+
+const NOT_IN_TIME = 'the kernel did not let go of the memory in time';
 
 export interface TransmissionOptions {
   /** 0: all of it is one datagram. */
@@ -34,7 +37,6 @@ export class Transmission {
   #told = false;
   #error: Error | null = null;
   #freed: ((outcome: Outcome) => void) | null = null;
-  #whenReleased: (() => void) | null = null;
 
   constructor(pieces: readonly Uint8Array[], options: TransmissionOptions) {
     this.segmentBytes = options.segmentBytes;
@@ -63,11 +65,6 @@ export class Transmission {
     }
     if (this.#ubuf === null) this.#makeUbuf();
     return true;
-  }
-
-  /** `task` runs when the kernel has let go of the memory, before the owner is told. */
-  whenReleased(task: () => void): void {
-    this.#whenReleased = task;
   }
 
   /** All was accepted, or `error` stopped it: the owner is told as soon as the kernel has let go of what it took. */
@@ -107,13 +104,17 @@ export class Transmission {
   }
 
   #makeUbuf(): void {
-    this.#ubuf = new Ubuf(this.cursor.pieces, (outcome) => this.#released(outcome), releases);
+    this.#ubuf = new Ubuf(
+      this.cursor.pieces,
+      (outcome) => this.#released(outcome),
+      releases,
+      () => this.giveUp(new ZerotxError('ETIMEDOUT', NOT_IN_TIME), NOT_IN_TIME),
+    );
   }
 
   #released(outcome: Outcome): void {
     for (const borrowed of this.#borrowed ?? []) borrowed.giveBack();
     this.#giveBack?.();
-    this.#whenReleased?.();
     this.#freed?.(outcome);
     if (this.#told) return;
     this.#told = true;

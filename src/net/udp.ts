@@ -184,7 +184,7 @@ export class UdpSocket extends UdpOptionMethods {
     }
     this.#checkRunning();
     this.#state = 'closed';
-    this.#channel?.close(errnoError(ECANCELED, 'send'), STILL_LENT);
+    this.#channel?.close(errnoError(ECANCELED, 'send'));
     this.#channel = null;
     this.#peer = null;
     later(() => this.emit('close'));

@@ -16,6 +16,10 @@ export type Settle = (error: Error | null, outcome: Outcome) => void;
 
 const NOTHING: Outcome = { bytes: 0, copiedBytes: 0, exact: true };
 
+export interface TicketOwner {
+  stillLent(text: string): void;
+}
+
 export class WriteTicket implements Ticket {
   /** The socket has begun to send the chunk. */
   begun = false;
@@ -23,9 +27,12 @@ export class WriteTicket implements Ticket {
   cancelled = false;
   readonly #settle: Settle | null;
   readonly #lease: Lease | null;
+  readonly #owner: TicketOwner | null;
   #error: Error | null = null;
 
-  constructor(settle: Settle | null, lease: Lease | null) {
+  /** `owner` is told if the deadline for the release has passed. */
+  constructor(settle: Settle | null, lease: Lease | null, owner: TicketOwner | null) {
+    this.#owner = owner;
     this.#settle = settle;
     this.#lease = lease;
   }
@@ -47,6 +54,10 @@ export class WriteTicket implements Ticket {
 
   failed(error: Error): void {
     this.#error = error;
+  }
+
+  quarantined(): void {
+    this.#owner?.stillLent('the kernel did not let go of the buffer in time');
   }
 
   released(outcome: Outcome): void {

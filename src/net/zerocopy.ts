@@ -182,6 +182,15 @@ export class ZerocopyEngine {
     return before - this.#calls.outstanding;
   }
 
+  /** The deadline has passed: whoever waits for memory of the calls that are not completed is told. */
+  quarantine(): void {
+    for (const call of this.#calls.pending()) {
+      if (call === null) continue;
+      if ('ubuf' in call.parts) call.parts.ubuf.quarantine();
+      else for (const { ubuf } of call.parts) ubuf.quarantine();
+    }
+  }
+
   /** Bytes of the calls that are not completed yet. */
   pendingBytes(): number {
     let bytes = 0;

@@ -88,6 +88,7 @@ class Model {
       this.#byMemory.set(is.bytes.buffer, { chunk: one, is });
       const ticket: Ticket = {
         failed: (error) => is.failures.push(error),
+        quarantined: () => assert.fail('nothing was closed'),
         released: (outcome) => this.#released(is, outcome),
       };
       this.outgoing.add(new Piece(is.bytes, one.bytes, one.hasTicket ? ticket : null, one.memory === 'safe'));

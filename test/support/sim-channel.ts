@@ -9,7 +9,6 @@ import assert from 'node:assert/strict';
 import { FixedBudget } from '../../src/core/budget.ts';
 import { errnoOf } from '../../src/core/errors.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
-import type { Ending } from '../../src/net/closer.ts';
 import type { CopyCause } from '../../src/net/counters.ts';
 import { type ZerocopyCounters, zerocopyCounters } from '../../src/net/counters.ts';
 import { ZerocopyPolicy } from '../../src/net/policy.ts';
@@ -153,7 +152,7 @@ export class SimChannel {
   /** How the owner ended it. */
   ended: 'close' | 'reset' | null = null;
   finSent = false;
-  #ending: Ending | null = null;
+  #ended: (() => void) | null = null;
 
   constructor({ seed, limitPages = -1, refusedPercent = 0 }: SimOptions) {
     this.kernel = new SimKernel(new Random(seed));
@@ -228,12 +227,12 @@ export class SimChannel {
     this.finSent = true;
   }
 
-  close(ending: Ending = {}): void {
-    this.#end('close', ending);
+  close(ended: () => void = () => {}): void {
+    this.#end('close', ended);
   }
 
-  reset(ending: Ending = {}): void {
-    this.#end('reset', ending);
+  reset(ended: () => void = () => {}): void {
+    this.#end('reset', ended);
   }
 
   /** The event that there is room for so many bytes. */
@@ -274,11 +273,11 @@ export class SimChannel {
     return 0;
   }
 
-  #end(how: 'close' | 'reset', ending: Ending): void {
+  #end(how: 'close' | 'reset', ended: () => void): void {
     assert.equal(this.ended, null, 'ended twice');
     this.ended = how;
     this.kernel.isClosed = true;
-    this.#ending = ending;
+    this.#ended = ended;
     if (how === 'reset') {
       while (this.kernel.callsLent > 0) this.kernel.confirm();
       this.engine.drain();
@@ -288,9 +287,9 @@ export class SimChannel {
 
   #endIfReleased(): void {
     if (this.ended === null || this.engine.outstanding > 0) return;
-    const ending = this.#ending;
-    this.#ending = null;
-    ending?.ended?.();
+    const ended = this.#ended;
+    this.#ended = null;
+    ended?.();
   }
 }
 

@@ -1,0 +1,109 @@
+/**
+ * Sockets of the public door under a limit that the parent set for this process. Run as `node socket-limits.js <mode> ...`; prints
+ * what became of it as JSON, and ends with 0 if everything arrived.
+ */
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { fileURLToPath } from 'node:url';
+import { stats, type TcpSocket } from '../../../src/net/index.ts';
+import {
+  closeDoor,
+  FORCE,
+  KIB,
+  MIB,
+  numbers,
+  type RawPeer,
+  rawPair,
+  turnsUntil,
+} from '../../support/door.ts';
+
+const PIECE = 64 * KIB;
+const zerocopy = { ...FORCE, thresholdBytes: 32 * KIB };
+/** A peer that does not read, and holds what was lent. */
+const stalled = { zerocopy, receiveBytes: 16 * KIB };
+
+function print(result: object): void {
+  process.stdout.write(JSON.stringify(result));
+}
+
+/** So much in pieces of such a size, each in a call of its own, to a peer that reads. */
+async function send(mib: string, pieceBytes: string): Promise<void> {
+  const { client, peer } = await rawPair({ zerocopy });
+  const total = Number(mib) * MIB;
+  const piece = Number(pieceBytes);
+  const sends = [];
+  const startMs = performance.now();
+  const reading = peer.read(total);
+  for (let at = 0; at < total; at += piece) {
+    sends.push(client.send(numbers(Math.min(piece, total - at), at)));
+    if (client.writableNeedDrain) await once(client, 'drain');
+  }
+  const outcomes = await Promise.all(sends);
+  await reading;
+  print({
+    elapsedMs: performance.now() - startMs,
+    copiedBytes: outcomes.reduce((sum, { copiedBytes }) => sum + copiedBytes, 0),
+    zerocopy: client.stats().zerocopy,
+    memlockUsedPages: stats().memlockUsedPages,
+  });
+}
+
+/** Goes on with the stream by so much, one piece after the other. */
+async function sendMore(client: TcpSocket, peer: RawPeer, bytes: number): Promise<void> {
+  const end = peer.total + bytes;
+  for (let at = peer.total; at < end; at += PIECE) {
+    await Promise.all([client.send(numbers(PIECE, at)), peer.read(at + PIECE)]);
+  }
+}
+
+/** Lends as much as may be lent, to a peer that does not read. */
+async function hold(): Promise<{ client: TcpSocket; peer: RawPeer; sent: Promise<unknown> }> {
+  const { client, peer } = await rawPair(stalled);
+  const sent = client.send(numbers(8 * MIB));
+  sent.catch(() => {});
+  await turnsUntil('something is lent', () => client.stats().zerocopy.pinnedBytes > 0);
+  return { client, peer, sent };
+}
+
+/** One socket holds the whole budget of the process; another goes on by copying, and lends again when it is given back. */
+async function shared(): Promise<void> {
+  const holder = await hold();
+  const { client, peer } = await rawPair({ zerocopy });
+  const held = stats();
+  await sendMore(client, peer, 4 * MIB);
+  const meanwhile = client.stats().zerocopy;
+  await holder.peer.read(8 * MIB);
+  await holder.sent;
+  await sendMore(client, peer, 4 * MIB);
+  print({ held, meanwhile, afterwards: client.stats().zerocopy, memlockUsedPages: stats().memlockUsedPages });
+}
+
+/** Another process of the same user holds what the kernel allows; this one does not know of it. */
+async function neighbour(): Promise<void> {
+  const other = spawn(process.execPath, [fileURLToPath(import.meta.url), 'holder'], {
+    stdio: ['pipe', 'pipe', 'inherit'],
+  });
+  await once(other.stdout, 'data');
+  const { client, peer } = await rawPair({ zerocopy });
+  await sendMore(client, peer, 4 * MIB);
+  const meanwhile = client.stats().zerocopy;
+  other.stdin.end();
+  assert.deepEqual(await once(other, 'exit'), [0, null]);
+  await sendMore(client, peer, 128 * MIB);
+  print({ meanwhile, afterwards: client.stats().zerocopy, memlockUsedPages: stats().memlockUsedPages });
+}
+
+async function holder(): Promise<void> {
+  await hold();
+  process.stdout.write('holding');
+  process.stdin.resume();
+  await once(process.stdin, 'end');
+}
+
+const modes: Record<string, (...args: string[]) => Promise<void>> = { send, shared, neighbour, holder };
+const [mode = '', ...args] = process.argv.slice(2);
+assert.ok(modes[mode]);
+await modes[mode](...args);
+closeDoor();
+process.exit();
