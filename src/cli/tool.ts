@@ -15,8 +15,8 @@ export interface Tool {
   error(text: string): void;
   /** Fires at the first SIGINT or SIGTERM; the second ends the process. */
   readonly signal: AbortSignal;
-  /** What the process exits with, once nothing keeps it alive: 0 to begin with. */
-  exitCode: number;
+  /** What the process exits with, once nothing keeps it alive. Null, as it begins: 0, or 130 if `signal` fired. */
+  exitCode: number | null;
 }
 
 /** A file below src/cli that makes one subcommand; its action sets `tool.exitCode`. */

@@ -6,15 +6,19 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { doctorCommand } from './doctor/command.ts';
+import { explainCommand } from './explain/command.ts';
+import { msgZerocopyCommand } from './msg-zerocopy/command.ts';
 import type { Subcommand, Tool } from './tool.ts';
 
-const subcommands: readonly Subcommand[] = [doctorCommand];
+const subcommands: readonly Subcommand[] = [doctorCommand, explainCommand, msgZerocopyCommand];
 
 const examples = `
 Examples:
   zerotx doctor                      what this host can do, and what is in the way
   zerotx doctor --to storage:9000    the same, for the way to that host
   zerotx doctor --json | jq .        for programs
+  zerotx explain 4711                why the sockets of that process copied
+  zerotx msg-zerocopy tcp -z         send by MSG_ZEROCOPY, and measure it
   zerotx help doctor                 its options
 
 Exit codes: 0 all is well, 1 something failed, 2 the command line is wrong, 130 interrupted.`;
@@ -47,7 +51,7 @@ async function main(args: readonly string[]): Promise<number> {
     tool.error(`zerotx: ${error.message}`);
     return 1;
   }
-  return tool.signal.aborted ? INTERRUPTED : tool.exitCode;
+  return tool.exitCode ?? (tool.signal.aborted ? INTERRUPTED : 0);
 }
 
 function terminalTool(): Tool {
@@ -70,7 +74,7 @@ function terminalTool(): Tool {
     line: (text) => process.stdout.write(`${text}\n`),
     error: (text) => process.stderr.write(`${text}\n`),
     signal: ending.signal,
-    exitCode: 0,
+    exitCode: null,
   };
 }
 

@@ -39,7 +39,13 @@ export { Pool, type PoolOptions } from './pool.ts';
 export type { PoolStats, PoolSums } from './pool-stats.ts';
 export type { Sendable } from './sending.ts';
 export { type ListenOptions, type ServerOptions, TcpServer, TcpServer as Server } from './server.ts';
-export { type ConnectOptions, TcpSocket, TcpSocket as Socket, type TcpSocketOptions } from './socket.ts';
+export {
+  type ConnectOptions,
+  TcpSocket,
+  TcpSocket as Socket,
+  type TcpSocketOptions,
+  type WritableChunk,
+} from './socket.ts';
 export { type NetStats, type SocketStats, socketStats, stats, type ZerocopyStats } from './stats.ts';
 export { createUdpSocket, type SegmentsOptions, UdpSocket, type UdpStats } from './udp.ts';
 export type { BindOptions, SendCallback, UdpPayload } from './udp-arguments.ts';
@@ -56,11 +62,15 @@ export function createServer(
 }
 
 /** As net.connect(): (options | port[, host] | path)[, connectListener]. */
+export function connect(options: ConnectOptions, listener?: () => void): TcpSocket;
+export function connect(port: number, host: string, listener?: () => void): TcpSocket;
+export function connect(port: number, listener?: () => void): TcpSocket;
+export function connect(path: string, listener?: () => void): TcpSocket;
 export function connect(...args: readonly unknown[]): TcpSocket {
-  const { options } = normalizeArgs<ConnectOptions>(args);
+  const { options, callback } = normalizeArgs<ConnectOptions>(args);
   const socket = new TcpSocket(options);
   if (options.timeout) socket.setTimeout(options.timeout);
-  return socket.connect(...args);
+  return socket.connect(options, callback ?? undefined);
 }
 
 export { connect as createConnection };

@@ -15,6 +15,12 @@ export type Borrowed = Share;
 
 function nothing(): void {}
 
+/** Holds the lease that `view` lies in, so that release() waits for giveBack(); null: it lies in none. */
+export function borrowFromLease(view: Uint8Array): Borrowed | null {
+  const lease = leaseOf(view.buffer);
+  return lease === undefined ? null : shareLease(lease, view);
+}
+
 /** Null: it may not be lent, and must be copied. `pin`: the program vouches for memory that nothing else protects. */
 export function borrow(view: Uint8Array, pin: boolean): Borrowed | null {
   const lease = leaseOf(view.buffer);

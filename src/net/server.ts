@@ -81,6 +81,14 @@ export class TcpServer extends EventEmitter {
    * As net.Server.listen(): (options | port[, host] | path)[, backlog][, callback]. Throws ERR_SERVER_ALREADY_LISTEN and what
    * wrong arguments deserve; an address that cannot be had is an 'error'.
    */
+  listen(port?: number, host?: string, backlog?: number, listener?: () => void): this;
+  listen(port?: number, host?: string, listener?: () => void): this;
+  listen(port?: number, backlog?: number, listener?: () => void): this;
+  listen(port?: number, listener?: () => void): this;
+  listen(path: string, backlog?: number, listener?: () => void): this;
+  listen(path: string, listener?: () => void): this;
+  listen(options: ListenOptions, listener?: () => void): this;
+  listen(listener?: () => void): this;
   listen(...args: readonly unknown[]): this {
     const { options, callback } = normalizeArgs<ListenOptions>(args);
     const backlog = options.backlog ?? args.slice(1).find((arg) => typeof arg === 'number') ?? BACKLOG;

@@ -22,7 +22,7 @@ import { zerocopyCounters } from './counters.ts';
 import { type Endpoint, endpointText } from './endpoint.ts';
 import { Incoming, type OnRead } from './incoming.ts';
 import { Lease, lendLease } from './lease.ts';
-import { borrow } from './lending.ts';
+import { borrow, borrowFromLease } from './lending.ts';
 import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
 import { Outgoing, Piece, TAKEN } from './outgoing.ts';
@@ -52,6 +52,9 @@ export interface TcpSocketOptions {
 }
 
 export type ConnectOptions = TcpSocketOptions & TcpConnectOptions;
+
+/** What write() and end() take. */
+export type WritableChunk = string | Uint8Array | Lease;
 
 export class TcpSocket extends AddressedDuplex {
   connecting = false;
@@ -134,6 +137,10 @@ export class TcpSocket extends AddressedDuplex {
    * As net.Socket.connect(): (options | port[, host] | path)[, callback]. Throws ERR_MISSING_ARGS, ERR_SOCKET_BAD_PORT,
    * ERR_INVALID_IP_ADDRESS or ERR_INVALID_ARG_TYPE for arguments; all else is an 'error'.
    */
+  connect(options: ConnectOptions, listener?: () => void): this;
+  connect(port: number, host: string, listener?: () => void): this;
+  connect(port: number, listener?: () => void): this;
+  connect(path: string, listener?: () => void): this;
   connect(...args: readonly unknown[]): this {
     const { options, callback } = normalizeArgs<ConnectOptions>(args);
     checkConnectOptions(options);
@@ -181,6 +188,8 @@ export class TcpSocket extends AddressedDuplex {
    * As stream.Writable.write(), also of a Lease. The callback runs when the memory is the program's again: for a lent chunk,
    * when the kernel has let go of it.
    */
+  override write(chunk: WritableChunk, callback?: WriteCallback): boolean;
+  override write(chunk: WritableChunk, encoding: BufferEncoding, callback?: WriteCallback): boolean;
   override write(
     chunk: unknown,
     encodingOrCallback?: BufferEncoding | WriteCallback | null,
@@ -203,6 +212,9 @@ export class TcpSocket extends AddressedDuplex {
     return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
   }
 
+  override end(callback?: () => void): this;
+  override end(chunk: WritableChunk, callback?: () => void): this;
+  override end(chunk: WritableChunk, encoding: BufferEncoding, callback?: () => void): this;
   override end(...args: readonly unknown[]): this {
     const [chunk, encoding] = args;
     const callback = args.find((arg) => typeof arg === 'function') as (() => void) | undefined;
@@ -234,8 +246,9 @@ export class TcpSocket extends AddressedDuplex {
 
   /** Writes a chunk that may be lent, or whose release `settle` wants to hear of. */
   #writePiece(data: Uint8Array | Lease, settle: Settle | null, send?: PendingSend): boolean {
-    const lease = data instanceof Lease ? data : null;
-    const view = lease === null ? (data as Uint8Array) : lendLease(lease);
+    const part = data instanceof Lease ? null : borrowFromLease(data);
+    const lease = data instanceof Lease ? data : part;
+    const view = data instanceof Lease ? lendLease(data) : (part?.view ?? data);
     // The stream hands on a Buffer as it is; a small one might be waiting there already, without a ticket.
     const isOwn = view instanceof Buffer && view.byteLength >= this.#thresholdBytes;
     const chunk = isOwn ? view : Buffer.from(view.buffer, view.byteOffset, view.byteLength);

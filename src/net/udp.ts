@@ -100,6 +100,7 @@ export class UdpSocket extends UdpOptionMethods {
   #queue: Deferred[] = [];
   #connecting = false;
   #peer: Target | null = null;
+  #lastEnds = { local: '', remote: '' };
   #refed = true;
 
   /** `listener` is for 'message'. Throws ERR_SOCKET_BAD_TYPE, ERR_INVALID_ARG_TYPE or ERR_OUT_OF_RANGE. */
@@ -183,10 +184,12 @@ export class UdpSocket extends UdpOptionMethods {
       return this;
     }
     this.#checkRunning();
+    this.#ends();
     this.#state = 'closed';
-    this.#channel?.close(errnoError(ECANCELED, 'send'));
+    const channel = this.#channel;
     this.#channel = null;
     this.#peer = null;
+    channel?.close(errnoError(ECANCELED, 'send'));
     later(() => this.emit('close'));
     return this;
   }
@@ -336,8 +339,7 @@ export class UdpSocket extends UdpOptionMethods {
     return {
       id: this.#id,
       kind: 'udp',
-      local: this.#channel === null ? '' : text(endpointOf(calls.localAddress(this.#channel.fd))),
-      remote: this.#peer === null ? '' : text(this.#peer),
+      ...this.#ends(),
       mode,
       thresholdBytes,
       lending: this.#channel?.lending ?? mode !== 'off',
@@ -353,6 +355,15 @@ export class UdpSocket extends UdpOptionMethods {
   }
 
   // --- inside ---
+
+  /** Both addresses; those it had last, once it is closed. */
+  #ends(): { local: string; remote: string } {
+    if (this.#channel !== null) {
+      const local = text(endpointOf(calls.localAddress(this.#channel.fd)));
+      this.#lastEnds = { local, remote: this.#peer === null ? '' : text(this.#peer) };
+    }
+    return this.#lastEnds;
+  }
 
   #checkRunning(): void {
     if (this.#state === 'closed') throw dgramError('ERR_SOCKET_DGRAM_NOT_RUNNING');
@@ -514,7 +525,7 @@ export class UdpSocket extends UdpOptionMethods {
 }
 
 function text({ address, port }: { address: string; port: number }): string {
-  return `${address}:${port}`;
+  return `${address.includes(':') ? `[${address}]` : address}:${port}`;
 }
 
 /** As dgram.createSocket(). */

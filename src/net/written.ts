@@ -9,7 +9,8 @@
  *                          └─ destroyed, or cancelled: cb(error) at once, nothing was lent
  */
 import type { Outcome } from '../core/ubuf.ts';
-import { type Lease, returnLease } from './lease.ts';
+import { Lease, returnLease } from './lease.ts';
+import type { Borrowed } from './lending.ts';
 import type { Ticket } from './outgoing.ts';
 
 export type Settle = (error: Error | null, outcome: Outcome) => void;
@@ -26,12 +27,12 @@ export class WriteTicket implements Ticket {
   /** Not to be sent any more. */
   cancelled = false;
   readonly #settle: Settle | null;
-  readonly #lease: Lease | null;
+  readonly #lease: Lease | Borrowed | null;
   readonly #owner: TicketOwner | null;
   #error: Error | null = null;
 
-  /** `owner` is told if the deadline for the release has passed. */
-  constructor(settle: Settle | null, lease: Lease | null, owner: TicketOwner | null) {
+  /** `lease`: a whole one, or a part of one. `owner` is told if the deadline for the release has passed. */
+  constructor(settle: Settle | null, lease: Lease | Borrowed | null, owner: TicketOwner | null) {
     this.#owner = owner;
     this.#settle = settle;
     this.#lease = lease;
@@ -65,7 +66,8 @@ export class WriteTicket implements Ticket {
   }
 
   #end(error: Error | null, outcome: Outcome): void {
-    if (this.#lease !== null) returnLease(this.#lease);
+    if (this.#lease instanceof Lease) returnLease(this.#lease);
+    else this.#lease?.giveBack();
     this.#settle?.(error, outcome);
   }
 }

@@ -11,6 +11,7 @@ import {
   type ReleaseMessage,
   type SocketMessage,
   type TcpSocket,
+  UdpSocket,
 } from '../../src/net/index.ts';
 
 type Message = SocketMessage | ReleaseMessage | FallbackMessage;
@@ -79,6 +80,30 @@ describe('channels', { timeout: 30_000 }, () => {
     const fallbacks = of('fallback') as FallbackMessage[];
     assert.equal(sum(fallbacks.map(({ bytes }) => bytes)), zerocopy.fallbackBytes);
     assert.deepEqual(fallbacks.at(-1), { socket: id, bytes: 10, cause: 'threshold' });
+  });
+
+  it('know the addresses of a UDP socket to the end', async () => {
+    const heard: SocketMessage[] = [];
+    const socket = new UdpSocket({ type: 'udp4' });
+    let stop = (): void => {};
+    const closed = new Promise<void>((resolve) => {
+      stop = record((name, message) => {
+        if (name === 'open') heard.push(message as SocketMessage);
+        if (name !== 'close') return;
+        heard.push(message as SocketMessage);
+        resolve();
+      });
+    });
+    socket.connect(9, '127.0.0.1');
+    await once(socket, 'connect');
+    const { local } = socket.stats();
+    await socket[Symbol.asyncDispose]();
+    await closed;
+    stop();
+    const [open, close] = heard;
+    assert.match(open?.stats.local ?? '', /^0\.0\.0\.0:\d+$/);
+    assert.deepEqual([close?.stats.local, close?.stats.remote], [local, '127.0.0.1:9']);
+    assert.deepEqual([open?.socket, close?.socket], [open?.stats.id, open?.stats.id]);
   });
 
   it('let a subscriber write and close in the middle of a send', async () => {

@@ -1,12 +1,11 @@
 /** What must hold in a process of its own: a small limit on locked memory, and a collector that runs while bytes are lent. */
 import assert from 'node:assert/strict';
-import { spawn, spawnSync } from 'node:child_process';
-import { once } from 'node:events';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Outcome } from '../../src/core/ubuf.ts';
 import type { ZerocopyCounters } from '../../src/net/counters.ts';
 import { runChild } from '../support/children.ts';
+import { hasOwnAccount, memlockSkipReason, underMemlock } from '../support/under-memlock.ts';
 
 const MIB = 1 << 20;
 const PIECE = 32 * 1024;
@@ -15,39 +14,12 @@ interface Report extends ZerocopyCounters {
   outcome: Outcome;
 }
 
-/** A user who pins nothing else: the kernel's account is one for each user. Without root it is our own. */
-const uid = process.getuid?.() === 0 ? 61_234 : undefined;
-const bindingUrl = new URL('../../src/sys/binding.js', import.meta.url).href;
 const limits = fileURLToPath(new URL('./children/limits.js', import.meta.url));
+const run = (kib: number, ...args: string[]): Promise<Report> => underMemlock<Report>(kib, limits, ...args);
 
-function skipReason(): string | false {
-  if (uid === undefined) return false;
-  const command = ['--input-type=module', '-e', `await import('${bindingUrl}').then((it) => it.native())`];
-  const { status } = spawnSync(process.execPath, command, { uid, gid: uid });
-  return status === 0 ? false : `uid ${uid} cannot load the addon from here, and root has no limit`;
-}
-
-/** Runs limits.js with RLIMIT_MEMLOCK at `kib`. The shell sets it: nothing to install, and it binds the child alone. */
-async function underMemlock(kib: number, ...args: string[]): Promise<Report> {
-  const command = ['-c', `ulimit -l ${kib}; exec "$0" "$@"`, process.execPath, limits, ...args];
-  const shell = spawn('sh', command, {
-    stdio: ['ignore', 'pipe', 'inherit'],
-    timeout: 20_000,
-    killSignal: 'SIGKILL',
-    ...(uid === undefined ? {} : { uid, gid: uid }),
-  });
-  let out = '';
-  shell.stdout.setEncoding('utf8').on('data', (text: string) => {
-    out += text;
-  });
-  const [code, signal] = await once(shell, 'close');
-  assert.deepEqual({ code, signal }, { code: 0, signal: null });
-  return JSON.parse(out) as Report;
-}
-
-describe('a limit of 64 KiB on locked memory', { skip: skipReason(), timeout: 120_000 }, () => {
+describe('a limit of 64 KiB on locked memory', { skip: memlockSkipReason(), timeout: 120_000 }, () => {
   it('lets a first write of 1 MiB finish as a copy: no completion will ever come to wait for', async () => {
-    const report = await underMemlock(64, '1');
+    const report = await run(64, '1');
     assert.equal(report.lentCalls, 0);
     assert.ok(report.refusedEnobufs > 0);
     assert.equal(report.fallbackBytes, MIB);
@@ -55,9 +27,9 @@ describe('a limit of 64 KiB on locked memory', { skip: skipReason(), timeout: 12
   });
 
   it('lets pieces through that fit, and copies when they are too many', async () => {
-    const report = await underMemlock(64, '8', String(PIECE));
+    const report = await run(64, '8', String(PIECE));
     // 32 KiB are 10 pages of the 16: one call at a time.
-    if (uid !== undefined) assert.ok(report.lentCalls > 0);
+    if (hasOwnAccount) assert.ok(report.lentCalls > 0);
     assert.equal(report.lentBytes + report.fallbackBytes, 8 * MIB);
     assert.ok(report.pinnedBytesMax <= PIECE, `${report.pinnedBytesMax} bytes pinned`);
     assert.equal(report.pinnedBytes, 0);
@@ -65,7 +37,7 @@ describe('a limit of 64 KiB on locked memory', { skip: skipReason(), timeout: 12
   });
 
   it('of nothing at all only means copying', async () => {
-    const report = await underMemlock(0, '4');
+    const report = await run(0, '4');
     assert.equal(report.lentCalls, 0);
     assert.equal(report.fallbackBytes, 4 * MIB);
   });

@@ -127,11 +127,11 @@ class Program {
     switch (name) {
       case 'write': {
         const wrote = this.#prepare([bytes], true);
-        socket.write(wrote.parts[0], (error) => this.#settled(wrote, error ?? null));
+        socket.write(wrote.parts[0]!, (error) => this.#settled(wrote, error ?? null));
         return;
       }
       case 'writeWithoutCallback':
-        socket.write(this.#prepare([bytes], false).parts[0]);
+        socket.write(this.#prepare([bytes], false).parts[0]!);
         return;
       case 'send':
         return this.#send(this.#prepare([bytes], true));
@@ -144,7 +144,7 @@ class Program {
       case 'endWith': {
         const wrote = this.#prepare([bytes], false);
         this.over = true;
-        socket.end(wrote.parts[0]);
+        socket.end(wrote.parts[0]!);
         return;
       }
       case 'destroy':
@@ -193,7 +193,7 @@ class Program {
   }
 
   #send(wrote: Wrote): void {
-    const data = wrote.parts.length === 1 ? (wrote.parts[0] as Buffer) : wrote.parts;
+    const data = wrote.parts.length === 1 ? (wrote.parts[0]! as Buffer) : wrote.parts;
     this.socket.send(data).then(
       (outcome) => {
         this.#settled(wrote, outcome.bytes === wrote.bytes ? null : new Error(`${outcome.bytes} bytes`));

@@ -44,7 +44,14 @@ describe('the public doors', () => {
       'StillLentError',
       'ZerotxError',
     ]);
-    assert.deepEqual(Object.keys(door).sort(), ['ZerotxError']);
+    assert.deepEqual(Object.keys(door).sort(), [
+      'ZerotxError',
+      'doctor',
+      'doctorChecks',
+      'features',
+      'measureSendCosts',
+      'zerocopyIsPossible',
+    ]);
     assert.equal(door.ZerotxError, rds.ZerotxError);
   });
 

@@ -85,14 +85,19 @@ export interface RawPair {
   readonly peer: RawPeer;
 }
 
-/** A socket of the door, and a peer that does nothing by itself. `early` has the socket before it is connected. */
+/**
+ * A socket of the door, and a peer that does nothing by itself. `early` has the socket before it is connected; one that is not
+ * `kept` is forgotten here.
+ */
 export async function rawPair(
   { receiveBytes, ...options }: RawOptions = {},
   early: (client: TcpSocket) => void = () => {},
+  kept = true,
 ): Promise<RawPair> {
   const { fd, port } = listen(HOST, receiveBytes === undefined ? {} : { receiveBytes });
   try {
-    const client = own(connect({ port, host: HOST, ...options }));
+    const client = connect({ port, host: HOST, ...options });
+    if (kept) own(client);
     early(client);
     const [peer] = await Promise.all([acceptOne(fd), once(client, 'connect')]);
     const raw = new RawPeer(peer);

@@ -1,5 +1,6 @@
 /** Findings as lines: status, id, what was found, and what to do about it. */
 import type { Finding, Status } from '../../index.ts';
+import { printable } from '../printable.ts';
 
 const colors: Readonly<Record<Status, number>> = { ok: 32, warn: 33, fail: 31, skip: 90 };
 
@@ -24,10 +25,4 @@ export function summaryLine(findings: readonly Finding[], possible: boolean): st
       : 'lending was not tried'
     : 'NOTHING CAN BE LENT HERE: every send is copied';
   return `${counts.join(', ')}: ${verdict}`;
-}
-
-/** Names of processes and devices are chosen by others, and this goes to a terminal. */
-function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what must not reach the terminal
-  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ');
 }

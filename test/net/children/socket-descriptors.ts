@@ -5,6 +5,7 @@
 
 import { once } from 'node:events';
 import { closeSync, openSync } from 'node:fs';
+import type { LookupFunction } from 'node:net';
 import {
   connect,
   createServer,
@@ -50,8 +51,7 @@ for (let i = 0; i < 5; i++) await turn();
 const whileFull = accepted;
 const connecting = await errorOf(connect(port, HOST));
 const found = [HOST, '127.0.0.2'].map((address) => ({ address, family: 4 }));
-const lookup = (_host: string, _options: object, done: (error: null, all: object[]) => void): void =>
-  done(null, found);
+const lookup: LookupFunction = (_host, _options, done) => done(null, found);
 const several = await errorOf(connect({ port, host: 'two', lookup }));
 const binding = await errorOf(new UdpSocket({ type: 'udp4' }).bind(0));
 const other = createServer();

@@ -1,0 +1,107 @@
+/** What `zerotx explain` says to a person. */
+import type { SendCosts } from '../../index.ts';
+import type { SocketStats } from '../../net/index.ts';
+import { printable } from '../printable.ts';
+import type { Reason, Saving } from './reasons.ts';
+
+export interface ExplainedSocket {
+  readonly stats: SocketStats;
+  readonly reasons: readonly Reason[];
+}
+
+export interface ExplainedProgram {
+  readonly pid: number;
+  readonly threadId: number;
+  readonly command: string;
+  readonly closedSockets: number;
+  readonly openSockets: number;
+  readonly sockets: readonly ExplainedSocket[];
+  /** Sockets that are gone, or were not listed; null if there are none. */
+  readonly others: { readonly zerocopy: SocketStats['zerocopy']; readonly reasons: readonly Reason[] } | null;
+}
+
+/** Of sockets that copied; the others have nothing to be explained. */
+const SOCKETS_SHOWN = 10;
+
+export function programLines(program: ExplainedProgram, all: boolean): string[] {
+  const { pid, threadId, command, openSockets, closedSockets, sockets, others } = program;
+  const thread = threadId === 0 ? '' : `, worker ${threadId}`;
+  const heading = `${command} (pid ${pid}${thread}): ${openSockets} socket${openSockets === 1 ? '' : 's'}, ${closedSockets} gone`;
+  const copying = sockets.filter(({ reasons }) => reasons.length > 0);
+  const shown = all ? sockets : copying.slice(0, SOCKETS_SHOWN);
+  const lines = [heading, ...shown.flatMap(socketLines)];
+  const more = copying.length - shown.length;
+  if (!all && more > 0) lines.push('', `${more} more that copied less: --all shows them`);
+  if (copying.length === 0 && (others?.reasons.length ?? 0) === 0) {
+    lines.push(
+      '',
+      sockets.length === 0 ? 'nothing to explain' : 'nothing was copied: there is nothing to explain',
+    );
+  }
+  if (others !== null && others.reasons.length > 0) {
+    lines.push('', 'sockets that are gone or not listed', `  ${sent(others.zerocopy)}`);
+    lines.push(...others.reasons.flatMap(reasonLines));
+  }
+  return lines.map(printable);
+}
+
+function socketLines({ stats, reasons }: ExplainedSocket): string[] {
+  const { kind, local, remote, mode, thresholdBytes, lending, zerocopy } = stats;
+  const lends = lending ? 'lending' : 'not lending';
+  return [
+    '',
+    `${kind} ${local || '(unnamed)'} -> ${remote || '(any)'}  mode ${mode}, threshold ${size(thresholdBytes)}, ${lends} now`,
+    `  ${sent(zerocopy)}`,
+    ...reasons.flatMap(reasonLines),
+  ];
+}
+
+function sent({ lentBytes, kernelCopiedBytes, fallbackBytes }: SocketStats['zerocopy']): string {
+  return (
+    `zerotx lent ${size(lentBytes)}, of which the kernel copied ${size(kernelCopiedBytes)}; ` +
+    `it copied ${size(fallbackBytes)} itself`
+  );
+}
+
+const INDENT = ' '.repeat(25);
+
+function reasonLines({ id, bytes, why, remedy, saves }: Reason): string[] {
+  return [
+    `  ${size(bytes).padEnd(10)}  ${id.padEnd(11)}${why}`,
+    ...(remedy === undefined ? [] : [`${INDENT}-> ${remedy}`]),
+    ...(saves === undefined ? [] : [`${INDENT}would have saved ${saving(saves)} of CPU time`]),
+  ];
+}
+
+/** How savings were found, and of what. */
+export function costLine(costs: SendCosts | undefined): string {
+  if (costs === undefined) return 'What a change would save could not be measured here.';
+  const { cheapCopyMs, dearCopyMs, lendMs } = costs;
+  if (lendMs === undefined)
+    return 'What a change would save is not known: lending was refused when it was tried here.';
+  return (
+    `Savings are for the bytes so far, from costs measured here just now: a GB takes ${Math.round(cheapCopyMs)} ms to copy ` +
+    `if all is in a cache, ${Math.round(dearCopyMs)} ms if nothing is, and ${Math.round(lendMs)} ms to lend.`
+  );
+}
+
+function saving({ leastMs, mostMs }: Saving): string {
+  const most = duration(mostMs);
+  return duration(leastMs) === most ? `about ${most}` : `${duration(leastMs)} to ${most}`;
+}
+
+function duration(ms: number): string {
+  if (ms < 1) return 'less than 1 ms';
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toPrecision(2)} s`;
+}
+
+function size(bytes: number): string {
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${value < 100 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
