@@ -2,13 +2,17 @@
 import type { MemlockBudget } from '../core/budget.ts';
 import { native } from '../sys/binding.ts';
 
+/** Left for what else the kernel charges to this user, such as libuv's io_uring on Node 22 and later. */
+const RESERVED_PAGES = 16;
+
 class ProcessBudget implements MemlockBudget {
   readonly limitPages: number;
 
   constructor() {
     const sys = native();
     const bytes = sys.memlockLimit();
-    this.limitPages = bytes < 0 ? -1 : Math.floor(bytes / sys.pageSize());
+    const pages = Math.floor(bytes / sys.pageSize());
+    this.limitPages = bytes < 0 ? -1 : pages > 4 * RESERVED_PAGES ? pages - RESERVED_PAGES : pages;
   }
 
   charge(pages: number): boolean {

@@ -59,6 +59,8 @@ const EOPNOTSUPP = -errnoOf('EOPNOTSUPP');
 /** The kernel's own ENOTSUPP, which old kernels let through to user space. */
 const KERNEL_ENOTSUPP = -524;
 
+/** Fewer outstanding calls than these never exhaust optmem. */
+const OPTMEM_CALLS_MIN = 8;
 /** Flagged calls after which the error queue is read even if no event came. */
 const DRAIN_EVERY = 16;
 /** Records read in one batch; one scratch area serves all sockets, as nothing keeps it past the call. */
@@ -272,11 +274,21 @@ export class ZerocopyEngine {
     if (pages > 0) this.#budget?.uncharge(pages);
   }
 
+  /**
+   * The kernel says ENOBUFS for two limits. A notification takes less than 1 KiB of optmem, of which a socket has 10 at the
+   * least, so a few outstanding calls do not fill it; and an account of pages that is half used is the likelier reason,
+   * because other processes of the user, and io_uring, are charged to it unseen.
+   */
+  #fillsOptmem(): boolean {
+    const budget = this.#budget;
+    const nearLimit = budget !== undefined && budget.used() > budget.limitPages / 2;
+    return this.#calls.outstanding >= OPTMEM_CALLS_MIN && !nearLimit;
+  }
+
   /** The cause if `n` is an error that only means "not with the flag". */
   #refused(n: number): CopyCause | null {
     if (n === ENOBUFS || n === ENOMEM) {
-      // With none outstanding it cannot be the notifications (optmem).
-      const cause = this.#calls.outstanding === 0 || n === ENOMEM ? 'memlock' : 'optmem';
+      const cause = n === ENOMEM || !this.#fillsOptmem() ? 'memlock' : 'optmem';
       this.counters.refusedEnobufs += 1;
       this.policy.refused(cause);
       return cause;

@@ -63,7 +63,7 @@ describe('sockets under a limit on pinned memory', { skip, timeout: 120_000 }, (
       program,
       'shared',
     );
-    assert.equal(held.memlockLimitPages, 128);
+    assert.equal(held.memlockLimitPages, 128 - 16, 'what else the kernel charges has some room, too');
     assert.ok(held.memlockUsedPages > 90, `${held.memlockUsedPages} pages`);
     assert.equal(meanwhile.lentBytes, 0);
     assert.equal(meanwhile.copied.memlock, 4 * MIB);
