@@ -73,7 +73,17 @@ for (const [name, value] of errnoByName) if (!nameByErrno.has(value)) nameByErrn
 nameByErrno.set(constants.errno.EAGAIN, 'EAGAIN');
 nameByErrno.set(constants.errno.EOPNOTSUPP, 'EOPNOTSUPP');
 
-const retryCodes = new Set(['EAGAIN', 'EINTR', 'ENOBUFS', 'ENOMEM', 'ETIMEDOUT', 'ABORT_ERR', 'EADDRINUSE']);
+const retryCodes = new Set([
+  'EAGAIN',
+  'EINTR',
+  'ENOBUFS',
+  'ENOMEM',
+  'EMFILE',
+  'ENFILE',
+  'ETIMEDOUT',
+  'ABORT_ERR',
+  'EADDRINUSE',
+]);
 const reconnectCodes = new Set([
   'ECONNRESET',
   'ECONNREFUSED',

@@ -26,6 +26,7 @@ export class Batches {
   #outgoing: Outgoing | null = null;
   /** A batch that waits for the connection. */
   #early: { start(): void; fail(error: Error): void } | null = null;
+  /** Of the batch, without what was given up. */
   #bytes = 0;
   #callback: WriteCallback = () => {};
   /** Inside begin(): the stream is not told yet, so that it queues what the program writes next. */
@@ -77,9 +78,9 @@ export class Batches {
 
   #begin(outgoing: Outgoing, chunk: Buffer | Chunks, writtenBytes: number, callback: WriteCallback): void {
     let bytes = 0;
+    this.#bytes = 0;
     if (Array.isArray(chunk)) for (const one of chunk as Chunks) bytes += this.#add(outgoing, one.chunk);
     else bytes = this.#add(outgoing, chunk as Buffer);
-    this.#bytes = bytes;
     this.#callback = callback;
     this.#isBeginning = true;
     const result = outgoing.begin(this.#done, bytes === writtenBytes);
@@ -93,12 +94,16 @@ export class Batches {
     if (piece === undefined || piece.view !== chunk) {
       // It is small, or text that the stream has encoded: memory of ours.
       outgoing.add(new Piece(chunk, chunk.byteLength, null, true));
+      this.#bytes += chunk.byteLength;
       return chunk.byteLength;
     }
     this.#queued.shift();
     const ticket = piece.ticket as WriteTicket | null;
     if (ticket !== null) ticket.begun = true;
-    if (ticket === null || !ticket.cancelled) outgoing.add(piece);
+    if (ticket === null || !ticket.cancelled) {
+      outgoing.add(piece);
+      this.#bytes += piece.bytes;
+    }
     return piece.bytes;
   }
 

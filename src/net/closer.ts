@@ -28,6 +28,7 @@ export function lingerClosed(
   engine: ZerocopyEngine,
   how: 'linger' | 'abort',
   ended: () => void = () => {},
+  lingerMs: number = LINGER_MS,
 ): void {
   if (how === 'linger' && engine.outstanding > 0) {
     // Say FIN now: the peer need not wait for our last completion to learn the end.
@@ -53,11 +54,14 @@ export function lingerClosed(
   // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up
   // hook aborts the connection and leaves the memory mapped.
   const registration = reactor().add(fd, EPOLLERR, () => finishIfReleased());
-  const timer = setTimeout(() => {
-    abort(sys, fd, engine);
-    if (engine.outstanding > 0) quarantine();
-    finishIfReleased();
-  }, LINGER_MS);
+  const timer = setTimeout(
+    () => {
+      abort(sys, fd, engine);
+      if (engine.outstanding > 0) quarantine();
+      finishIfReleased();
+    },
+    Math.min(lingerMs, LINGER_MS),
+  );
   const finishIfReleased = (): void => {
     engine.drain();
     if (engine.outstanding > 0) return;

@@ -158,7 +158,8 @@ export class Connecting {
     if (blockList?.check(address, target.family === 6 ? 'ipv6' : 'ipv4') === true) throw ipBlocked(address);
     const domain = domainOf(target);
     const sockaddr = encodeSockaddr(address, port, scopeIdOf(zone), domain);
-    const fd = calls.socket(domain, SOCK_STREAM);
+    const fd = native().socket(domain, SOCK_STREAM, 0);
+    if (fd < 0) throw errnoError(fd, 'connect', { address, port });
     try {
       if (localAddress || localPort) {
         const [local, localZone] = (localAddress || (target.family === 6 ? '::' : '0.0.0.0')).split('%');

@@ -195,10 +195,9 @@ export class TcpSocket extends AddressedDuplex {
     encodingOrCallback?: BufferEncoding | WriteCallback | null,
     callback?: WriteCallback,
   ): boolean {
-    const [encoding, cb] =
-      typeof encodingOrCallback === 'function'
-        ? [undefined, encodingOrCallback]
-        : [encodingOrCallback, callback];
+    const isCallback = typeof encodingOrCallback === 'function';
+    const cb = isCallback ? encodingOrCallback : callback;
+    const encoding = isCallback ? undefined : encodingOrCallback;
     if (this.#peerEnded && this.writableEnded) return this.#refuseWrite(cb);
     return this.#write(chunk, encoding, cb);
   }
@@ -415,7 +414,7 @@ export class TcpSocket extends AddressedDuplex {
     if (channel !== null) endpointsOf(this);
     this.#channel = null;
     if (this.#resets) channel?.reset(this.#unwatch);
-    else channel?.close(this.#unwatch);
+    else channel?.close(this.#unwatch, this.#zerocopy.pinTimeoutMs || undefined);
     callback(error);
     this.#gone();
     // As libuv closes handles: behind everything that this turn still has to say.

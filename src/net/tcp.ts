@@ -293,8 +293,8 @@ export class TcpChannel {
    * Closes: what was written is still delivered, and lent pages stay lent until the kernel lets go (the descriptor goes
    * to the lingering closer). No handler is called afterwards; `ended`, when the last byte is back.
    */
-  close(ended?: () => void): void {
-    this.#end('linger', ended);
+  close(ended?: () => void, lingerMs?: number): void {
+    this.#end('linger', ended, lingerMs);
   }
 
   /** Stops the wire at once (RST), and gives back what the kernel then releases. */
@@ -302,12 +302,12 @@ export class TcpChannel {
     this.#end('abort', ended);
   }
 
-  #end(how: 'linger' | 'abort', ended?: () => void): void {
+  #end(how: 'linger' | 'abort', ended?: () => void, lingerMs?: number): void {
     if (this.#closed) return;
     this.ackedBytes();
     this.#closed = true;
     this.#registration.remove();
-    lingerClosed(this.#sys, this.#fd, this.#engine, how, ended);
+    lingerClosed(this.#sys, this.#fd, this.#engine, how, ended, lingerMs);
   }
 
   #sent(n: number): number {

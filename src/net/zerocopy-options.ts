@@ -7,7 +7,10 @@ export interface ZerocopyOptions {
   readonly mode?: ZerocopyMode | undefined;
   /** Smaller chunks are copied: 32 KiB on TCP, 16 KiB on UDP. */
   readonly thresholdBytes?: number | undefined;
-  /** A connection that holds lent memory for longer is reset with ETIMEDOUT; 0, which is the default: no limit. */
+  /**
+   * A connection that holds lent memory for longer is reset with ETIMEDOUT, also after it was closed (then 30 s at most); 0,
+   * which is the default: no limit while it is open.
+   */
   readonly pinTimeoutMs?: number | undefined;
   /** The program vouches that it does not transfer Buffers while they are lent, where the runtime cannot protect them. */
   readonly pin?: boolean | undefined;

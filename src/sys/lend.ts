@@ -9,6 +9,7 @@
  *   window of a unit       refuse    closed when its holder wants the unit back; who knows the holder lends the unit itself
  *   SharedArrayBuffer      lend      cannot be detached, does not move when it grows
  *   resizable ArrayBuffer  refuse    shrinking takes pages away
+ *   WebAssembly memory     refuse    growing detaches it whatever was marked, and a mark makes that fatal; with `pin` no mark
  *   detached, empty        refuse    there is nothing
  *   marked by others       refuse    see below; also with `pin` it is not marked again
  *   other ArrayBuffer      lend if a mark keeps it where it is on this runtime; else only when the program vouches for
@@ -53,27 +54,51 @@ let markHolds: boolean | undefined;
 
 /** Whether lend() would accept `view`. Changes nothing. */
 export function canLend(view: Uint8Array, options: LendOptions = {}): boolean {
-  const memory = view.buffer;
-  if (view.byteLength === 0) return false; // detached memory shows as empty views, too
-  if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer) return true;
-  if (windowHolder(memory) !== undefined) return false;
-  if ((memory as ModernArrayBuffer).resizable === true) return false;
-  return options.pin === true || (markProtects() && !isMarkedByOthers(memory));
+  return judge(view, options.pin === true) !== 'no';
 }
 
 /** Fixes the memory behind `view` in place, once per ArrayBuffer and for good; false: it must be copied instead. */
 export function lend(view: Uint8Array, options: LendOptions = {}): boolean {
-  if (!canLend(view, options)) return false;
-  const memory = view.buffer;
-  if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer || marked.has(memory)) return true;
-  if (isMarkedByOthers(memory)) return true;
-  markAsUntransferable(memory);
-  marked.add(memory);
-  return true;
+  const verdict = judge(view, options.pin === true);
+  if (verdict === 'mark') {
+    markAsUntransferable(view.buffer as ArrayBuffer);
+    marked.add(view.buffer);
+  }
+  return verdict !== 'no';
 }
 
-function isMarkedByOthers(memory: ArrayBufferLike): boolean {
-  return !marked.has(memory) && isMarkedAsUntransferable?.(memory) === true;
+function judge(view: Uint8Array, pin: boolean): 'no' | 'as it is' | 'mark' {
+  const memory = view.buffer;
+  if (view.byteLength === 0) return 'no'; // detached memory shows as empty views, too
+  if (isSlabMemory(memory) || memory instanceof SharedArrayBuffer) return 'as it is';
+  if (windowHolder(memory) !== undefined) return 'no';
+  if ((memory as ModernArrayBuffer).resizable === true) return 'no';
+  if (!pin && !markProtects()) return 'no';
+  if (marked.has(memory)) return 'as it is';
+  if (isMarkedAsUntransferable?.(memory) === true || isWasmMemory(memory)) return pin ? 'as it is' : 'no';
+  return 'mark';
+}
+
+const WASM_PAGE_BYTES = 65_536;
+let usualRefusal: string | undefined;
+
+/**
+ * Nothing says so, but such memory is refused by transfers in another way. Asked with a list that has it twice, which is refused
+ * before anything is transferred. Of memory whose size is that of WebAssembly memory alone: it takes microseconds.
+ */
+function isWasmMemory(memory: ArrayBufferLike): boolean {
+  if (memory.byteLength % WASM_PAGE_BYTES !== 0) return false;
+  usualRefusal ??= refusal(new ArrayBuffer(8));
+  return usualRefusal === '' || refusal(memory) !== usualRefusal;
+}
+
+function refusal(memory: ArrayBufferLike): string {
+  try {
+    structuredClone(undefined, { transfer: [memory as ArrayBuffer, memory as ArrayBuffer] });
+    return '';
+  } catch (error) {
+    return (error as Error).message;
+  }
 }
 
 /** Whether markAsUntransferable() stops every way this runtime has to take a buffer's memory. Tried on first use. */

@@ -167,6 +167,28 @@ describe('a peer that never reads', { timeout: 3 * DEADLINE_MS }, () => {
   });
 });
 
+describe('a connection with a time limit for lent memory', { timeout: 3 * DEADLINE_MS }, () => {
+  for (const [limitMs, lingersMs] of [
+    [1000, 1000],
+    [60_000, LINGER_MS],
+  ] as const) {
+    it(`of ${limitMs} ms lingers for ${lingersMs} ms at most`, async () => {
+      const pair = await channelPair({ receiveBytes: 4 * KIB });
+      fill(pair, PIECE, 1000);
+      mock.timers.enable({ apis: ['setTimeout'] });
+      try {
+        pair.channel.close(undefined, limitMs);
+        mock.timers.tick(lingersMs - 1);
+        assert.equal(closerStats().lingering, 1);
+        mock.timers.tick(1);
+        assert.deepEqual(closerStats(), NOTHING);
+      } finally {
+        mock.timers.reset();
+      }
+    });
+  }
+});
+
 describe('reset()', { timeout: 3 * DEADLINE_MS }, () => {
   it('gives everything back at once, and lets no later byte out', async () => {
     const pair = await channelPair({ receiveBytes: 64 * KIB });

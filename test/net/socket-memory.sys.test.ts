@@ -5,6 +5,7 @@ import { afterEach, describe, it } from 'node:test';
 import type { ZerotxError } from '../../src/net/index.ts';
 import { Pool } from '../../src/net/index.ts';
 import { closeDoor, closing, FORCE, fillNumbers, KIB, MIB, numbers, rawPair, turn } from '../support/door.ts';
+import { wasmMemory } from '../support/wasm.ts';
 
 const PIECE = 64 * KIB;
 const stalled = { zerocopy: { mode: 'force' }, receiveBytes: 16 * KIB } as const;
@@ -119,6 +120,26 @@ describe('memory that is taken away', { timeout: 30_000 }, () => {
     memory.resize?.(PIECE / 2);
     await peer.read();
     assert.deepEqual([peer.total, peer.end], [PLENTY, 0]);
+    assert.deepEqual((await closed).codes, ['ZTX_MEMORY_TAKEN']);
+  });
+
+  it('by WebAssembly, whose memory grows, ends the connection, too; what was sent of it before was copied', async () => {
+    const { client, peer } = await rawPair(stalled);
+    const closed = closing(client);
+    const memory = wasmMemory(1, 1000);
+    const early = new Uint8Array(memory.buffer);
+    fillNumbers(early);
+    const [outcome] = await Promise.all([client.send(early), peer.read(early.length)]);
+    assert.deepEqual(outcome, { bytes: PIECE, copiedBytes: PIECE, exact: true });
+    memory.grow(PLENTY / PIECE - 1);
+    const view = new Uint8Array(memory.buffer);
+    fillNumbers(view, PIECE);
+    client.write(view);
+    memory.grow(1);
+    await peer.read();
+    const { lentBytes, copied } = client.stats().zerocopy;
+    assert.deepEqual([peer.total, peer.end], [copied.foreign + copied.threshold, 0]);
+    assert.equal(lentBytes, 0);
     assert.deepEqual((await closed).codes, ['ZTX_MEMORY_TAKEN']);
   });
 

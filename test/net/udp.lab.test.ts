@@ -74,6 +74,19 @@ describe('UDP on a device', { skip, timeout: 240_000 }, () => {
     assert.equal(stats.zerocopy.unexpectedCompletions, 0);
   });
 
+  it('releases out of order, with room for few notifications, too: the held one keeps its place, others are copied', () => {
+    const { order, pinnedBytes, stats } = run<{ order: string[]; pinnedBytes: number; stats: UdpStats }>(
+      'held',
+      'echo 2560 > /proc/sys/net/core/optmem_max',
+    );
+    assert.equal(order.length, 11);
+    assert.equal(order.at(-1), 'nobody');
+    assert.equal(pinnedBytes, KIB64);
+    const { zerocopy } = stats;
+    assert.equal(zerocopy.lentBytes + zerocopy.fallbackBytes, 11 * KIB64);
+    assert.deepEqual([zerocopy.pinnedBytes, zerocopy.unexpectedCompletions], [0, 0]);
+  });
+
   it('waits for room in the send buffer, in order', () => {
     const { order, queuedSends, stats } = run<{ order: number[]; queuedSends: number; stats: UdpStats }>(
       'full',

@@ -4,6 +4,7 @@ import { markAsUntransferable } from 'node:worker_threads';
 import { native } from '../../src/sys/binding.ts';
 import { canLend, lend, markProtects } from '../../src/sys/lend.ts';
 import { SlabPool, type Unit } from '../../src/sys/slab.ts';
+import { wasmMemory } from '../support/wasm.ts';
 
 const [major = 0] = process.versions.node.split('.').map(Number);
 
@@ -43,6 +44,19 @@ describe('lending', () => {
     assert.equal(lend(new Uint8Array(100)), markProtects());
     assert.equal(canLend(new Uint8Array(100), { pin: true }), true);
     assert.equal(lend(new Uint8Array(100), { pin: true }), true);
+  });
+
+  it('leaves memory of WebAssembly unmarked, which grows by force: with a mark that would be the end of the process', () => {
+    const memory = wasmMemory(1, 8);
+    for (const pin of [false, true]) {
+      const view = new Uint8Array(memory.buffer);
+      assert.equal(canLend(view, { pin }), pin);
+      assert.equal(lend(view, { pin }), pin);
+      memory.grow(1);
+      assert.equal(view.byteLength, 0);
+      assert.equal(canLend(view, { pin }), false);
+    }
+    assert.equal(lend(new Uint8Array(memory.buffer.byteLength)), markProtects(), 'its size alone is nothing');
   });
 
   it('keeps lent memory in place against transfers', { skip: !markProtects() }, () => {
