@@ -83,6 +83,8 @@ export class ZerocopyEngine {
   readonly #now: () => number;
   readonly #call: SendCall;
   readonly #budget: MemlockBudget | undefined;
+  /** The process may pin as much as it likes. */
+  readonly #isUnlimited: boolean;
   /** Flagged calls since the queue was read. */
   #undrained = 0;
   readonly #pageBytes: number;
@@ -95,7 +97,8 @@ export class ZerocopyEngine {
     this.counters = options.counters;
     this.#now = options.now;
     this.#call = options.call ?? ((views, count, flags) => sys.sendv(fd, views, count, flags));
-    this.#budget = budget !== undefined && budget.limitPages >= 0 ? budget : undefined;
+    this.#isUnlimited = budget !== undefined && budget.limitPages < 0;
+    this.#budget = this.#isUnlimited ? undefined : budget;
     this.#pageBytes = this.#budget === undefined ? 0 : sys.pageSize();
   }
 
@@ -277,9 +280,10 @@ export class ZerocopyEngine {
   /**
    * The kernel says ENOBUFS for two limits. A notification takes less than 1 KiB of optmem, of which a socket has 10 at the
    * least, so a few outstanding calls do not fill it; and an account of pages that is half used is the likelier reason,
-   * because other processes of the user, and io_uring, are charged to it unseen.
+   * because other processes of the user, and io_uring, are charged to it unseen. With no limit on pages it is clear.
    */
   #fillsOptmem(): boolean {
+    if (this.#isUnlimited) return true;
     const budget = this.#budget;
     const nearLimit = budget !== undefined && budget.used() > budget.limitPages / 2;
     return this.#calls.outstanding >= OPTMEM_CALLS_MIN && !nearLimit;

@@ -17,8 +17,8 @@ interface Report extends ZerocopyCounters {
 const limits = fileURLToPath(new URL('./children/limits.js', import.meta.url));
 const run = (kib: number, ...args: string[]): Promise<Report> => underMemlock<Report>(kib, limits, ...args);
 
-describe('a limit of 64 KiB on locked memory', { skip: memlockSkipReason(), timeout: 120_000 }, () => {
-  it('lets a first write of 1 MiB finish as a copy: no completion will ever come to wait for', async () => {
+describe('a limit on locked memory', { skip: memlockSkipReason(), timeout: 120_000 }, () => {
+  it('of 64 KiB lets a first write of 1 MiB finish as a copy: no completion will ever come to wait for', async () => {
     const report = await run(64, '1');
     assert.equal(report.lentCalls, 0);
     assert.ok(report.refusedEnobufs > 0);
@@ -26,12 +26,12 @@ describe('a limit of 64 KiB on locked memory', { skip: memlockSkipReason(), time
     assert.deepEqual(report.outcome, { bytes: MIB, copiedBytes: MIB, exact: true });
   });
 
-  it('lets pieces through that fit, and copies when they are too many', async () => {
-    const report = await run(64, '8', String(PIECE));
-    // 32 KiB are 10 pages of the 16: one call at a time.
+  it('of 192 KiB lets pieces through that fit, and copies when they are too many', async () => {
+    const report = await run(192, '8', String(PIECE));
+    // 32 KiB are 10 pages of the 48, of which newer versions of Node have 21 themselves (io_uring).
     if (hasOwnAccount) assert.ok(report.lentCalls > 0);
     assert.equal(report.lentBytes + report.fallbackBytes, 8 * MIB);
-    assert.ok(report.pinnedBytesMax <= PIECE, `${report.pinnedBytesMax} bytes pinned`);
+    assert.ok(report.pinnedBytesMax <= 4 * PIECE, `${report.pinnedBytesMax} bytes pinned`);
     assert.equal(report.pinnedBytes, 0);
     assert.equal(report.unexpectedCompletions, 0);
   });

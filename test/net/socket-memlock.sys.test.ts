@@ -63,10 +63,11 @@ describe('sockets under a limit on pinned memory', { skip, timeout: 120_000 }, (
       program,
       'shared',
     );
-    assert.equal(held.memlockLimitPages, 128 - 16, 'what else the kernel charges has some room, too');
+    assert.equal(held.memlockLimitPages, 128 - 24, 'what else the kernel charges has some room, too');
     assert.ok(held.memlockUsedPages > 90, `${held.memlockUsedPages} pages`);
     assert.equal(meanwhile.lentBytes, 0);
-    assert.equal(meanwhile.copied.memlock, 4 * MIB);
+    assert.equal(meanwhile.fallbackBytes, 4 * MIB);
+    assert.ok(meanwhile.copied.memlock > 3 * MIB);
     assert.ok(meanwhile.refusedEnobufs <= 8, 'the kernel is seldom asked in vain');
     assert.ok(afterwards.lentBytes > 0);
     assert.equal(memlockUsedPages, 0);
@@ -81,7 +82,8 @@ describe('sockets under a limit on pinned memory', { skip, timeout: 120_000 }, (
       'neighbour',
     );
     assert.equal(meanwhile.lentBytes, 0);
-    assert.equal(meanwhile.copied.memlock, 4 * MIB);
+    assert.equal(meanwhile.fallbackBytes, 4 * MIB);
+    assert.ok(meanwhile.copied.memlock > 3 * MIB);
     assert.ok(
       meanwhile.refusedEnobufs > 0 && meanwhile.refusedEnobufs <= 8,
       `${meanwhile.refusedEnobufs} refusals`,

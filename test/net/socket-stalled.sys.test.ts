@@ -47,6 +47,23 @@ describe('a peer that never reads', { timeout: 30_000 }, () => {
     assert.equal(stats().pinnedBytes, pinnedBefore);
   });
 
+  it('has its say no longer after the close, either: pinTimeoutMs goes on', async () => {
+    for (const how of ['destroy', 'end'] as const) {
+      const { client, peer } = await rawPair({ ...stalled, zerocopy: { ...FORCE, pinTimeoutMs: 50 } });
+      client.resume();
+      const heard = new Promise<void>((resolve) => client.write(numbers(MIB), () => resolve()));
+      const closed = closing(client);
+      client[how]();
+      if (how === 'end') peer.shutdownWrite();
+      await closed;
+      assert.ok(stats().lingering > 0, how);
+      await heard;
+      await turnsUntil('nothing lingers', () => stats().lingering === 0);
+      assert.equal(client.stats().zerocopy.pinnedBytes, 0);
+      peer.close();
+    }
+  });
+
   it('does not, if all that was lent came back in time, however long it then says nothing', async () => {
     const { client, peer } = await rawPair({ zerocopy: { ...FORCE, pinTimeoutMs: 30 } });
     await Promise.all([client.send(numbers(PIECE)), peer.read(PIECE)]);

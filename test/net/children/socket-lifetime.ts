@@ -97,7 +97,8 @@ async function busy(): Promise<TcpSocket> {
   client.send(numbers(MIB)).catch(() => {});
   client.pause();
   await turn();
-  assert.ok(stats().pinnedBytes > 0);
+  // Another thread may have used up the budget.
+  assert.ok(stats().pinnedBytes > 0 || stats().memlockUsedPages > 0);
   server.unref();
   return client;
 }
