@@ -45,7 +45,7 @@ static napi_value zt_send_gso(napi_env napi, napi_callback_info info) {
     memcpy(CMSG_DATA(cmsg), &size, sizeof size);
   }
   ssize_t sent = sendmsg(fd, &message, flags | MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent > 0 && (flags & MSG_ZEROCOPY) && slot->zerocopy) slot->outstanding++;
+  count_flagged(slot, flags, sent);
   return outcome(&call, sent);
 }
 

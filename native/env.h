@@ -24,7 +24,10 @@
 #define ARGS_MAX 6
 
 struct slot {
-  uint32_t outstanding; /* zero-copy calls not confirmed yet */
+  uint32_t outstanding; /* zero-copy calls not confirmed yet; rather too many than too few (see data.c) */
+  uint32_t next;        /* the number of the next call, unless doubtful ones took some */
+  uint32_t doubtful;    /* failed calls that may have taken a number; they count as outstanding */
+  bool mixed;           /* a call that did not fail came after those */
   bool open;            /* opened by us, not closed yet */
   bool zerocopy;        /* SO_ZEROCOPY is on: without it the kernel ignores MSG_ZEROCOPY and never confirms */
 };
@@ -110,8 +113,11 @@ static inline struct slot *slot_of(struct env *env, int32_t fd) {
 
 /* Stops the wire: RST on TCP, the send queue is purged and its pages are released; error queue stays readable. */
 int abort_socket(int fd);
-/* --- error queue (data.c) --- */
 
+/* --- zero-copy calls and the error queue (data.c) --- */
+
+/* Accounts for a call that was made with `flags` and returned `sent`, or -1 with errno. */
+void count_flagged(struct slot *slot, int32_t flags, ssize_t sent);
 /* Reads up to `capacity` records into `out` (may be NULL: they are only accounted for); the number read, or -errno. */
 ssize_t drain_errors(int fd, struct slot *slot, uint32_t *out, size_t capacity);
 

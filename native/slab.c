@@ -171,29 +171,10 @@ static napi_value zt_page_offset(napi_env napi, napi_callback_info info) {
   return number(&call, (int64_t)((uintptr_t)bytes.data % (uintptr_t)sysconf(_SC_PAGESIZE)));
 }
 
-static bool inside(uint32_t offset, uint32_t length, size_t total) {
-  return offset <= total && length <= total - offset;
-}
-
-static napi_value zt_copy_batch(napi_env napi, napi_callback_info info) {
-  CALL(call);
-  ARG_UINT(call, 3, count);
-  ARG_BYTES(call, 0, destination);
-  ARG_BYTES(call, 1, source);
-  ARG_WORDS(call, 2, ops);
-  if (count > ops.length / 3) return number(&call, -EINVAL);
-  for (const uint32_t *op = ops.data; op < ops.data + (size_t)count * 3; op += 3)
-    if (!inside(op[0], op[2], source.length) || !inside(op[1], op[2], destination.length)) return number(&call, -EFAULT);
-  for (const uint32_t *op = ops.data; op < ops.data + (size_t)count * 3; op += 3)
-    memmove(destination.data + op[1], source.data + op[0], op[2]);
-  return number(&call, 0);
-}
-
 const struct export slab_exports[] = {
     {"slabCreate", zt_slab_create},
     {"slabWindow", zt_slab_window},
     {"slabDetach", zt_slab_detach},
     {"pageOffset", zt_page_offset},
-    {"copyBatch", zt_copy_batch},
     {NULL, NULL},
 };

@@ -8,6 +8,7 @@ import { Command, CommanderError } from 'commander';
 import { doctorCommand } from './doctor/command.ts';
 import { explainCommand } from './explain/command.ts';
 import { msgZerocopyCommand } from './msg-zerocopy/command.ts';
+import { printable } from './printable.ts';
 import type { Subcommand, Tool } from './tool.ts';
 
 const subcommands: readonly Subcommand[] = [doctorCommand, explainCommand, msgZerocopyCommand];
@@ -48,7 +49,7 @@ async function main(args: readonly string[]): Promise<number> {
     const code = (error as NodeJS.ErrnoException).code;
     // Without a code it is a bug, and its stack is what one wants to see.
     if (!(error instanceof Error) || code === undefined) throw error;
-    tool.error(`zerotx: ${error.message}`);
+    tool.error(`zerotx: ${printable(error.message)}`);
     return 1;
   }
   return tool.exitCode ?? (tool.signal.aborted ? INTERRUPTED : 0);

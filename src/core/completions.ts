@@ -43,7 +43,7 @@ export class CompletionTracker<T> {
     return (this.#base + this.#entries.length) >>> 0;
   }
 
-  /** Call after a flagged call that returned more than 0, and only then: failed calls take no number. */
+  /** Call after a flagged call that returned more than 0. After one that failed, too, if retract() follows: it may have a number. */
   add(item: T): number {
     const number = this.next;
     this.#entries.push({ item, done: false });

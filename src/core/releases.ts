@@ -29,6 +29,11 @@ export class ReleaseQueue {
     this.#schedule(this.#flushLater);
   }
 
+  /** Runs `task` in its turn: behind what runs now, and never inside it. */
+  run(task: () => void): void {
+    this.push({ release: task });
+  }
+
   /** Runs all releases queued so far; what they queue in turn runs in the next flush. */
   flush(): void {
     this.#scheduled = false;

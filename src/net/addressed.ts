@@ -1,7 +1,7 @@
 /** The address fields of a stream socket: `remoteAddress` and its kin, as in net.Socket. */
 import type { AddressInfo } from 'node:net';
 import { Duplex } from 'node:stream';
-import { addressText, type Endpoint, familyText } from './endpoint.ts';
+import { addressInfo, addressText, type Endpoint, familyText } from './endpoint.ts';
 
 let place: (socket: AddressedDuplex, remote: Endpoint | null, local: (() => Endpoint) | null) => void;
 let endpoints: (socket: AddressedDuplex) => { remote: Endpoint | null; local: Endpoint | null };
@@ -50,8 +50,7 @@ export class AddressedDuplex extends Duplex {
 
   address(): AddressInfo | Record<string, never> {
     const local = this.#localEndpoint();
-    if (local === null) return {};
-    return { address: addressText(local), family: familyText(local), port: local.port };
+    return local === null ? {} : addressInfo(local);
   }
 
   #localEndpoint(): Endpoint | null {

@@ -10,7 +10,7 @@
 import { Deque } from '../core/deque.ts';
 import { nodeError } from './node-errors.ts';
 import { type Outgoing, Piece } from './outgoing.ts';
-import { atEndOfTurn } from './turn.ts';
+import { atEndOfTurn, type Turn } from './turn.ts';
 import type { WriteTicket } from './written.ts';
 
 export type WriteCallback = (error?: Error | null) => void;
@@ -18,10 +18,12 @@ export type WriteCallback = (error?: Error | null) => void;
 /** As stream.Writable hands them to _writev(). */
 export type Chunks = readonly { readonly chunk: Buffer }[];
 
-export class Batches {
+export class Batches implements Turn {
+  turnSlot = -1;
   /** Bytes of batches that were accepted. */
   acceptedBytes = 0;
   readonly #flushed: (result: number) => void;
+  readonly #forget: (bytes: number) => void;
   readonly #queued = new Deque<Piece>();
   #outgoing: Outgoing | null = null;
   /** A batch that waits for the connection. */
@@ -33,9 +35,10 @@ export class Batches {
   #isBeginning = false;
   #isAccepted = false;
 
-  /** `flushed` hears the result of each Outgoing.begin(). */
-  constructor(flushed: (result: number) => void) {
+  /** `flushed` hears the result of each Outgoing.begin(); `forget`, of bytes that the stream would count for ever. */
+  constructor(flushed: (result: number) => void, forget: (bytes: number) => void) {
     this.#flushed = flushed;
+    this.#forget = forget;
   }
 
   /** The stream will hand over this piece's view in its turn. */
@@ -68,6 +71,9 @@ export class Batches {
    * With no connection it waits for the one that is being made.
    */
   write(chunk: Buffer | Chunks, writtenBytes: number, connecting: boolean, callback: WriteCallback): void {
+    // A chunk that was given up, and whose memory the program has transferred away since.
+    const handed = Array.isArray(chunk) ? writtenBytes : (chunk as Buffer).byteLength;
+    if (handed < writtenBytes) this.#forget(writtenBytes - handed);
     const outgoing = this.#outgoing;
     if (outgoing !== null) this.#begin(outgoing, chunk, writtenBytes, callback);
     else if (connecting) {
@@ -92,8 +98,8 @@ export class Batches {
   #add(outgoing: Outgoing, chunk: Buffer): number {
     const piece = this.#queued.first;
     if (piece === undefined || piece.view !== chunk) {
-      // It is small, or text that the stream has encoded: memory of ours.
-      outgoing.add(new Piece(chunk, chunk.byteLength, null, true));
+      // It is small, or text that the stream has encoded.
+      outgoing.add(new Piece(chunk, chunk.byteLength, null, false));
       this.#bytes += chunk.byteLength;
       return chunk.byteLength;
     }
@@ -110,16 +116,16 @@ export class Batches {
   readonly #done = (error: Error | null): void => {
     if (error === null && this.#isBeginning) {
       this.#isAccepted = true;
-      atEndOfTurn(this.finishTurn);
+      atEndOfTurn(this);
     } else this.#tellStream(error);
   };
 
   /** Tells the stream of a batch that was accepted, now instead of at the end of the turn. */
-  readonly finishTurn = (): void => {
+  finishTurn(): void {
     if (!this.#isAccepted) return;
     this.#isAccepted = false;
     this.#tellStream(null);
-  };
+  }
 
   #tellStream(error: Error | null): void {
     if (error === null) this.acceptedBytes += this.#bytes;

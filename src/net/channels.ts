@@ -84,5 +84,5 @@ export function publishFallback(counters: ZerocopyCounters, bytes: number, cause
 
 /** Not at once: this is the middle of a send. */
 function later(to: Channel, message: object): void {
-  releases.push({ release: () => to.publish(message) });
+  releases.run(() => to.publish(message));
 }

@@ -8,7 +8,7 @@
  */
 import type { Native } from '../sys/binding.ts';
 import { EPOLLERR, SHUT_WR } from '../sys/constants.ts';
-import { reactor } from '../sys/reactor.ts';
+import { type Registration, reactor } from '../sys/reactor.ts';
 import type { ZerocopyEngine } from './zerocopy.ts';
 
 /** How long a closed connection may take to deliver what was accepted. */
@@ -19,6 +19,17 @@ const held = { lingering: 0, quarantinedSockets: 0, quarantinedBytes: 0 };
 
 export function closerStats(): Readonly<typeof held> {
   return { ...held };
+}
+
+const lingering = new Set<ZerocopyEngine>();
+
+/** Null: the kernel has no memory for it. Then the deadline is the next chance to look. */
+function watch(fd: number, released: () => void): Registration | null {
+  try {
+    return reactor().add(fd, EPOLLERR, released);
+  } catch {
+    return null;
+  }
 }
 
 /** Takes over a descriptor that is registered nowhere; `ended` is called when it is closed, and nothing is lent any more. */
@@ -47,13 +58,14 @@ export function lingerClosed(
     held.quarantinedSockets += 1;
     held.quarantinedBytes += quarantinedBytes;
     // Nothing more can be done: it must not keep the process from ending.
-    registration.unref();
+    registration?.unref();
     engine.quarantine();
   };
   held.lingering += 1;
-  // The registration keeps engine, Ubufs and memory reachable; if the process ends meanwhile, the addon's clean-up
-  // hook aborts the connection and leaves the memory mapped.
-  const registration = reactor().add(fd, EPOLLERR, () => finishIfReleased());
+  // Keeps Ubufs and memory reachable, whatever happens below; if the process ends meanwhile, the addon's clean-up hook
+  // aborts the connection and leaves the memory mapped.
+  lingering.add(engine);
+  const registration = watch(fd, () => finishIfReleased());
   const timer = setTimeout(
     () => {
       abort(sys, fd, engine);
@@ -71,7 +83,8 @@ export function lingerClosed(
       held.quarantinedSockets -= 1;
       held.quarantinedBytes -= quarantinedBytes;
     }
-    registration.remove();
+    registration?.remove();
+    lingering.delete(engine);
     sys.close(fd);
     ended();
   };

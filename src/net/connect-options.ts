@@ -2,7 +2,8 @@
 import type { BlockList, LookupFunction } from 'node:net';
 import { isIP } from 'node:net';
 import { checkOptionalBoolean, checkOptionalInteger, wrongType } from '../core/arguments.ts';
-import { nodeRangeError, nodeTypeError } from './node-errors.ts';
+import { nodeTypeError } from './node-errors.ts';
+import { checkPort, toPort } from './port.ts';
 
 export interface TcpConnectOptions {
   port?: number | string | undefined;
@@ -45,22 +46,6 @@ export function normalizeArgs<T extends object>(args: Args): Normalized<T> {
 
 function isPipeName(value: unknown): value is string {
   return typeof value === 'string' && toPort(value) === null;
-}
-
-function toPort(value: unknown): number | null {
-  const port = typeof value === 'string' && value.trim() !== '' ? Number(value) : value;
-  return typeof port === 'number' && Number.isInteger(port) && port >= 0 && port <= 0xffff ? port : null;
-}
-
-/** A port as Node takes it: a number or its text. Throws ERR_INVALID_ARG_TYPE or ERR_SOCKET_BAD_PORT. */
-export function checkPort(name: string, value: unknown): number {
-  if (typeof value !== 'number' && typeof value !== 'string') {
-    throw wrongType(name, 'of type number or string', value);
-  }
-  const port = toPort(value);
-  if (port !== null) return port;
-  const text = `${name} should be >= 0 and < 65536. Received type ${typeof value} (${typeof value === 'string' ? `'${value}'` : value}).`;
-  throw nodeRangeError('ERR_SOCKET_BAD_PORT', text);
 }
 
 /** Throws what net.connect() throws for options that cannot work. */

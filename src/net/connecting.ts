@@ -53,12 +53,16 @@ export class Connecting {
   #over = false;
   #refed = true;
 
-  /** Begins at once; the observer is never called from inside. */
   constructor(options: TcpConnectOptions, tcp: TcpOptions, observer: ConnectObserver) {
     this.#options = options;
     this.#tcp = tcp;
     this.#observer = observer;
-    const { path, host = 'localhost' } = options;
+  }
+
+  /** Begins. The observer may hear of a lookup from inside; what the program's lookup throws comes through. */
+  start(): void {
+    const { path } = this.#options;
+    const host = this.#options.host || 'localhost';
     const family = path === undefined || path === null ? isIP(host.split('%')[0] as string) : 0;
     if (typeof path === 'string') process.nextTick(() => this.#try(() => this.#connectPath(path)));
     else if (family !== 0) process.nextTick(() => this.#start([{ address: host, family }]));

@@ -37,7 +37,7 @@ export interface SocketsAnswer extends ControlAnswer {
   readonly leftOut: number;
 }
 
-const ANSWER_BYTES_MAX = 16 * 1024 * 1024;
+const ANSWER_BYTES_MAX = 2 * 1024 * 1024;
 const LIMIT_MS = 3000;
 const TEXT_MAX = 256;
 

@@ -8,6 +8,7 @@
 import { errnoOf } from '../core/errors.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
+const ENOBUFS = -errnoOf('ENOBUFS');
 /** What one read asks for: as much as libuv does. */
 const READ_BYTES = 64 * 1024;
 /** Reads before other descriptors have their turn. */
@@ -95,12 +96,20 @@ export class Incoming {
   #read(): void {
     const own = this.#onRead?.buffer;
     const into = own === undefined ? scratch : typeof own === 'function' ? own() : own;
+    if (into.byteLength === 0) {
+      // Nothing could be read into it, which would look like the end of the stream.
+      this.#ended = true;
+      this.#sink.failed(ENOBUFS);
+      return;
+    }
     views[0] = into;
     const n = this.#channel.readv(views, 1);
     views[0] = scratch;
     if (n === EAGAIN) return;
-    if (n > 0) this.#wanted = this.#deliver(n, into);
-    else if (n === 0) {
+    if (n > 0) {
+      // A pause() meanwhile holds, whatever is returned.
+      if (!this.#deliver(n, into)) this.#wanted = false;
+    } else if (n === 0) {
       this.#ended = true;
       this.#sink.end();
     } else {

@@ -49,17 +49,18 @@ export interface LeaseOwner {
   mutated(): void;
 }
 
-/** Bytes of a lease that a send reads through a view of the program's. */
-export interface Share {
-  /** The same bytes, in memory that the program cannot take away. */
+/** Memory of the program's that may be lent now. */
+export interface Borrowed {
+  /** What to send from. Of a lease it is the same bytes in memory that the program cannot take away. */
   readonly view: Uint8Array;
+  /** Once, when the kernel is done. */
   giveBack(): void;
 }
 
 let create: (pool: Pool, owner: LeaseOwner, hold: Hold, bytes: number) => Lease;
 let lend: (lease: Lease) => Uint8Array;
 let land: (lease: Lease) => void;
-let share: (lease: Lease, view: Uint8Array) => Share | null;
+let share: (lease: Lease, view: Uint8Array) => Borrowed | null;
 
 export class Lease {
   /** Where it came from. */
@@ -170,7 +171,7 @@ export class Lease {
     this.#arrive();
   }
 
-  #share(view: Uint8Array): Share | null {
+  #share(view: Uint8Array): Borrowed | null {
     if (this.#released || view.byteLength === 0) return null;
     // A window begins where its unit does.
     const bytes = this.#hold.unit.bytes.subarray(view.byteOffset, view.byteOffset + view.byteLength);
@@ -223,7 +224,7 @@ export function returnLease(lease: Lease): void {
  * Lends a view of a lease's Buffer: the lease keeps its memory until that is given back, but the program may go on writing, as
  * with any other buffer. Null when `view` belongs to no lease, or to one that is released; whether it does is leaseOf()'s.
  */
-export function shareLease(lease: Lease, view: Uint8Array): Share | null {
+export function shareLease(lease: Lease, view: Uint8Array): Borrowed | null {
   return share(lease, view);
 }
 

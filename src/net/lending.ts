@@ -6,12 +6,10 @@
  */
 import { native } from '../sys/binding.ts';
 import { lend } from '../sys/lend.ts';
-import { leaseOf, type Share, shareLease } from './lease.ts';
+import { type Borrowed, leaseOf, shareLease } from './lease.ts';
 
 export { canLend, lend } from '../sys/lend.ts';
-
-/** Memory of the program's that may be lent now: `view` is what to send from; giveBack() once, when the kernel is done. */
-export type Borrowed = Share;
+export type { Borrowed } from './lease.ts';
 
 function nothing(): void {}
 

@@ -27,6 +27,22 @@ export function scopeIdOf(zone: string | undefined): number {
   return entry?.family === 'IPv6' ? entry.scopeid : 0;
 }
 
+const ZONES_MAX = 64;
+const zoneNames = new Map<number, string>();
+
+/** The name of the interface with this number; the number itself if none has an IPv6 address in that zone. */
+export function zoneName(scopeId: number): string {
+  const known = zoneNames.get(scopeId);
+  if (known !== undefined) return known;
+  const [name = `${scopeId}`] =
+    Object.entries(networkInterfaces()).find(([, list]) =>
+      list?.some((entry) => entry.family === 'IPv6' && entry.scopeid === scopeId),
+    ) ?? [];
+  if (zoneNames.size === ZONES_MAX) zoneNames.clear();
+  zoneNames.set(scopeId, name);
+  return name;
+}
+
 let ipv6: boolean | undefined;
 
 /** Whether sockets of IPv6 can be had at all: a host may have been started without it. */

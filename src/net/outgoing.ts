@@ -199,7 +199,8 @@ export class Outgoing {
   #sendLent(): number {
     const views = this.#views;
     const lenders: Ubuf[] = [];
-    let room = this.#channel.callBytesMax;
+    // At least the first goes along: if the account has no room after all, the engine copies it.
+    let room = this.#channel.callBytesMax || Number.POSITIVE_INFINITY;
     for (let i = this.#at; i < this.#count && lenders.length < VIEWS_MAX && room > 0; i++) {
       const piece = this.#pieces[i] as Piece;
       if (piece.view.byteLength !== piece.bytes || piece.bytes === 0) break; // met when its turn comes

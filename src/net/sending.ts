@@ -8,13 +8,12 @@ import type { Settle, WriteTicket } from './written.ts';
 
 export type Sendable = Uint8Array | Lease | readonly Uint8Array[];
 
-/** The parts of what send() was given; throws ERR_INVALID_ARG_TYPE. */
+/** The parts of what send() was given, of which a lease is one by itself; throws ERR_INVALID_ARG_TYPE. */
 export function sendParts(data: Sendable): readonly (Uint8Array | Lease)[] {
-  const parts = Array.isArray(data) ? (data as readonly Uint8Array[]) : [data as Uint8Array | Lease];
-  for (const part of parts) {
-    if (!(part instanceof Uint8Array) && !(part instanceof Lease)) {
-      throw wrongType('data', 'an instance of Uint8Array or Lease, or an array of Uint8Array', data);
-    }
+  if (data instanceof Lease) return [data];
+  const parts = Array.isArray(data) ? (data as readonly Uint8Array[]) : [data as Uint8Array];
+  if (!parts.every((part) => part instanceof Uint8Array)) {
+    throw wrongType('data', 'an instance of Uint8Array or Lease, or an array of Uint8Array', data);
   }
   return parts;
 }
@@ -72,8 +71,8 @@ export class PendingSend {
 
   readonly #onAbort = (): void => {
     const reason = abortError(this.#signal as AbortSignal);
-    // What was not begun is not sent; of a chunk that was, the rest follows, or the stream would be torn.
+    // What was not begun is not sent; of what was, the rest follows, or the stream would be torn.
     const begun = this.#tickets.filter((ticket) => !ticket.cancel(reason));
-    if (begun.length > 0) this.stillLent('aborted after the first byte was sent', reason);
+    if (begun.length > 0) this.stillLent('aborted when its turn had come', reason);
   };
 }

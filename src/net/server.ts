@@ -7,14 +7,15 @@
 import { AsyncResource } from 'node:async_hooks';
 import { ADDRCONFIG, lookup } from 'node:dns';
 import { EventEmitter } from 'node:events';
-import { type AddressInfo, type BlockList, isIP } from 'node:net';
+import { type AddressInfo, BlockList, isIP } from 'node:net';
 import { checkObject, wrongType } from '../core/arguments.ts';
 import { errnoError, ZerotxError } from '../core/errors.ts';
-import { checkPort, normalizeArgs } from './connect-options.ts';
+import { normalizeArgs } from './connect-options.ts';
 import { addressText, type Endpoint, familyText } from './endpoint.ts';
 import { isIpv6Available } from './local.ts';
 import { nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
+import { checkPort } from './port.ts';
 import { TcpSocket, type TcpSocketOptions } from './socket.ts';
 import { refuse, TcpChannel } from './tcp.ts';
 import { type Listener, type ListenOptions as ListenerOptions, listenTcp } from './tcp-listener.ts';
@@ -52,13 +53,11 @@ export class TcpServer extends EventEmitter {
   readonly #options: ServerOptions;
   #listener: Listener | null = null;
   #path: string | null = null;
-  /** Between listen() and 'listening': a name is being looked up. */
-  #starting = false;
+  /** Between listen() and 'listening': which listen() it is, and the asynchronous context of its 'connection' listeners. */
+  #starting: AsyncResource | null = null;
   #connections = 0;
   #closing = false;
   #refed = true;
-  /** 'connection' listeners run in the asynchronous context of listen(). */
-  #scope: AsyncResource | null = null;
 
   constructor(
     options?: ServerOptions | ((socket: TcpSocket) => void) | null,
@@ -69,6 +68,12 @@ export class TcpServer extends EventEmitter {
     if (options !== undefined && options !== null && typeof options !== 'function') {
       checkObject('options', options);
       this.#options = { ...options };
+      // A mistake in them shows here, and not at the first connection.
+      new TcpSocket(socketOptions(this.#options));
+      const { blockList } = this.#options;
+      if (blockList !== undefined && !(blockList instanceof BlockList)) {
+        throw wrongType('options.blockList', 'an instance of net.BlockList', blockList);
+      }
     } else this.#options = {};
     if (onConnection !== undefined) this.on('connection', onConnection);
   }
@@ -92,13 +97,14 @@ export class TcpServer extends EventEmitter {
   listen(...args: readonly unknown[]): this {
     const { options, callback } = normalizeArgs<ListenOptions>(args);
     const backlog = options.backlog ?? args.slice(1).find((arg) => typeof arg === 'number') ?? BACKLOG;
-    if (this.#listener !== null || this.#starting) throw nodeError('ERR_SERVER_ALREADY_LISTEN');
+    if (this.#listener !== null || this.#starting !== null) throw nodeError('ERR_SERVER_ALREADY_LISTEN');
     const { path, signal, ipv6Only, reusePort, readableAll, writableAll } = options;
     const port = path === undefined ? checkListenPort(args, options) : 0;
     if (callback !== null) this.once('listening', callback);
     obey(signal, this, () => process.nextTick(() => this.close()));
     this.#closing = false;
-    this.#starting = true;
+    const token = new AsyncResource('ZTXSERVER');
+    this.#starting = token;
     const flags = {
       ipv6Only: ipv6Only === true,
       reusePort: reusePort === true,
@@ -106,27 +112,26 @@ export class TcpServer extends EventEmitter {
       writableAll: writableAll === true,
     };
     const start = (where: Partial<ListenerOptions>): void => {
-      process.nextTick(() => this.#start({ backlog: backlog as number, ...flags, ...where }));
+      process.nextTick(() => this.#start(token, { backlog: backlog as number, ...flags, ...where }));
     };
-    this.#scope = new AsyncResource('ZTXSERVER');
     const host = options.host;
     if (typeof path === 'string') start({ path });
     else if (!host) start({ address: isIpv6Available() ? '::' : '0.0.0.0', port });
     else if (isIP(host.split('%')[0] as string) !== 0) start({ address: host, port });
-    else this.#lookup(host, (address) => start({ address, port }));
+    else this.#lookup(token, host, (address) => start({ address, port }));
     return this;
   }
 
   /** Stops accepting; 'close', and the callback, come when the last connection is gone. */
   close(callback?: (error?: Error) => void): this {
     if (typeof callback === 'function') {
-      if (this.#listener === null && !this.#starting) {
+      if (this.#listener === null && this.#starting === null) {
         this.once('close', () => callback(nodeError('ERR_SERVER_NOT_RUNNING')));
       } else this.once('close', () => callback());
     }
     this.#listener?.close();
     this.#listener = null;
-    this.#starting = false;
+    this.#starting = null;
     this.#closing = true;
     this.#closeIfDrained();
     return this;
@@ -157,25 +162,26 @@ export class TcpServer extends EventEmitter {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#listener === null && !this.#starting) return;
+    if (this.#listener === null && this.#starting === null) return;
     await new Promise<void>((resolve) => this.close(() => resolve()));
   }
 
-  #lookup(host: string, found: (address: string) => void): void {
+  #lookup(token: AsyncResource, host: string, found: (address: string) => void): void {
     lookup(host, { hints: ADDRCONFIG }, (error, address) => {
-      if (!this.#starting) return;
+      if (this.#starting !== token) return;
       if (error === null) return found(address);
-      this.#starting = false;
+      this.#starting = null;
       this.emit('error', error);
     });
   }
 
-  #start(options: ListenerOptions): void {
-    if (!this.#starting) return;
-    this.#starting = false;
+  #start(token: AsyncResource, options: ListenerOptions): void {
+    // Closed meanwhile, and perhaps listening elsewhere.
+    if (this.#starting !== token) return;
+    this.#starting = null;
     try {
       this.#listener = listenTcp(options, (fd, peer) =>
-        this.#scope?.runInAsyncScope(() => this.#accepted(fd, options.path === undefined ? peer : null)),
+        token.runInAsyncScope(() => this.#accepted(fd, options.path === undefined ? peer : null)),
       );
     } catch (error) {
       this.emit('error', listenError(error, options));
@@ -193,18 +199,32 @@ export class TcpServer extends EventEmitter {
       this.emit('drop', remote === null ? undefined : dropData(local, remote));
       return;
     }
-    this.#connections += 1;
-    const { pauseOnConnect = false, blockList: _, ...options } = this.#options;
+    const { pauseOnConnect = false } = this.#options;
     const where = remote ?? { address: '', port: 0 };
-    const socket = TcpSocket.accepted(
-      (tcp, handler) => TcpChannel.adopt(fd, where, tcp, handler),
-      remote,
-      { ...options, paused: pauseOnConnect },
-      () => {
-        this.#connections -= 1;
-        this.#closeIfDrained();
-      },
-    );
+    let channel: TcpChannel | null = null;
+    let socket: TcpSocket;
+    try {
+      socket = TcpSocket.accepted(
+        (tcp, handler) => {
+          channel = TcpChannel.adopt(fd, where, tcp, handler);
+          return channel;
+        },
+        remote,
+        { ...socketOptions(this.#options), paused: pauseOnConnect },
+        () => {
+          this.#connections -= 1;
+          this.#closeIfDrained();
+        },
+      );
+    } catch (error) {
+      // The system has no room for one more (epoll_ctl): the connection is dropped, and the server goes on.
+      if (channel !== null) (channel as TcpChannel).reset();
+      else refuse(fd, false);
+      if (!(error instanceof ZerotxError)) throw error;
+      this.emit('drop', remote === null ? undefined : dropData(null, remote));
+      return;
+    }
+    this.#connections += 1;
     socket.server = this;
     this.emit('connection', socket);
   }
@@ -225,6 +245,11 @@ function checkListenPort(args: readonly unknown[], options: ListenOptions): numb
   if (options.path !== undefined) throw wrongType('options.path', 'of type string', options.path);
   const text = 'The argument \'options\' must have the property "port" or "path".';
   throw nodeTypeError('ERR_INVALID_ARG_VALUE', text);
+}
+
+/** A connection has no signal and no buffer of the server's. */
+function socketOptions(options: ServerOptions & TcpSocketOptions): TcpSocketOptions {
+  return { ...options, signal: undefined, onread: undefined };
 }
 
 function isBlocked(blockList: BlockList | undefined, remote: Endpoint): boolean {

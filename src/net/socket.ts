@@ -9,7 +9,6 @@
  * was lent that is when the kernel lets go of it, later than the 'drain' and 'finish' of the stream, which follow
  * acceptance. Waiting for each callback before the next write therefore means one write per round trip.
  */
-import { AsyncResource } from 'node:async_hooks';
 import { checkSignal, wrongType } from '../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
@@ -23,6 +22,7 @@ import { type Endpoint, endpointText } from './endpoint.ts';
 import { Incoming, type OnRead } from './incoming.ts';
 import { Lease, lendLease } from './lease.ts';
 import { borrow, borrowFromLease } from './lending.ts';
+import { Link } from './link.ts';
 import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
 import { Outgoing, Piece, TAKEN } from './outgoing.ts';
@@ -30,7 +30,7 @@ import { PinDeadline } from './pin-deadline.ts';
 import { TCP_THRESHOLD_BYTES } from './policy.ts';
 import { PendingSend, type Sendable, sendParts } from './sending.ts';
 import { refuseHandles, SocketTimeout, streamOptions, TcpSettings } from './socket-settings.ts';
-import { nextSocketId, type SocketStats, snapshot, watchSocket } from './stats.ts';
+import { type SocketStats, snapshot, watchSocket } from './stats.ts';
 import type { TcpChannel, TcpHandler, TcpOptions } from './tcp.ts';
 import { type Settle, WriteTicket } from './written.ts';
 import { type ResolvedZerocopy, resolveZerocopy, type ZerocopyOptions } from './zerocopy-options.ts';
@@ -65,31 +65,22 @@ export class TcpSocket extends AddressedDuplex {
   server: unknown;
   /** Addresses that were tried, as `address:port`, if autoSelectFamily found several. */
   autoSelectFamilyAttemptedAddresses: string[] | undefined;
-  readonly #id = nextSocketId();
   readonly #zerocopy: ResolvedZerocopy;
   readonly #thresholdBytes: number;
-  readonly #counters = zerocopyCounters();
   readonly #onRead: OnRead | undefined;
+  readonly #signal: AbortSignal | undefined;
   readonly #settings: TcpSettings;
   readonly #idle: SocketTimeout;
   readonly #pinned: PinDeadline;
-  #connection: Connecting | null = null;
-  #channel: TcpChannel | null = null;
-  #outgoing: Outgoing | null = null;
-  #incoming: Incoming | null = null;
-  #isUnix = false;
-  #path = '';
+  /** The present connection, or the last one. */
+  #link: Link | null = null;
+  #batches: Batches;
+  /** Somebody wanted to read before there was a connection. */
   #readEarly = false;
   #refed = true;
   #resets = false;
-  #aborted = false;
-  /** Ends the counting of this socket, and tells the server. */
-  #unwatch: () => void = () => {};
+  /** Tells the server that the connection is over. */
   #gone: () => void = () => {};
-  /** Listeners run in the asynchronous context of whoever made the connection, not of whichever socket woke the thread. */
-  #scope = new AsyncResource('ZTXSOCKET');
-  readonly #batches: Batches;
-  #peerEnded = false;
 
   constructor(options: TcpSocketOptions = {}) {
     const { allowHalfOpen = false, signal } = options;
@@ -100,21 +91,28 @@ export class TcpSocket extends AddressedDuplex {
     this.#thresholdBytes = this.#zerocopy.thresholdBytes;
     this.#onRead = options.onread;
     this.#settings = new TcpSettings(options);
-    this.#batches = new Batches((result) => this.#flushed(result));
+    this.#signal = signal;
+    this.#batches = this.#newBatches();
     this.#idle = new SocketTimeout(() => this.emit('timeout'));
     const { pinTimeoutMs } = this.#zerocopy;
     this.#pinned = new PinDeadline(
       pinTimeoutMs,
-      () => this.#channel?.pinnedSinceMs,
+      () => this.#link?.channel?.pinnedSinceMs,
       () => this.#pinExpired(),
     );
-    this.on('end', () => {
-      if (!this.allowHalfOpen) this.#peerEnded = true;
-    });
-    obey(signal, this, () => {
-      this.#aborted = true;
-      this.destroy(abortError(signal as AbortSignal));
-    });
+    this.#obeySignal();
+  }
+
+  #obeySignal(): void {
+    const signal = this.#signal;
+    obey(signal, this, () => this.destroy(abortError(signal as AbortSignal)));
+  }
+
+  #newBatches(): Batches {
+    return new Batches(
+      (result) => this.#flushed(result),
+      (bytes) => this.#forget(bytes),
+    );
   }
 
   /** Serves an accepted connection, whose `remote` is null for a Unix socket; for TcpServer, which hears when it is `gone`. */
@@ -126,9 +124,11 @@ export class TcpSocket extends AddressedDuplex {
   ): TcpSocket {
     const socket = new TcpSocket(options);
     const { paused } = options;
-    socket.#gone = gone;
     if (paused) socket.pause();
-    socket.#establish(open(socket.#tcpOptions(remote === null), socket.#handler()), remote);
+    const link = new Link(remote === null ? '' : null);
+    socket.#link = link;
+    socket.#establish(link, open(socket.#tcpOptions(link), socket.#handler(link)), remote);
+    socket.#gone = gone;
     if (!paused) socket.read(0);
     return socket;
   }
@@ -145,14 +145,12 @@ export class TcpSocket extends AddressedDuplex {
     const { options, callback } = normalizeArgs<ConnectOptions>(args);
     checkConnectOptions(options);
     if (callback !== null) this.once('connect', callback);
-    if (this.connecting || this.#channel !== null || this.#aborted) return this;
+    if (this.connecting || this.#channel !== null || this.#signal?.aborted === true) return this;
     if (this.destroyed) this.#restart();
     this.connecting = true;
-    const isPath = typeof options.path === 'string';
-    if (isPath) this.#path = options.path as string;
-    const scope = new AsyncResource('ZTXSOCKET');
-    this.#scope = scope;
-    this.#connection = new Connecting(options, this.#tcpOptions(isPath), {
+    const link = new Link(options.path ?? null);
+    this.#link = link;
+    link.connecting = new Connecting(options, this.#tcpOptions(link), {
       lookup: (error, address, family, host) => this.emit('lookup', error, address, family, host),
       attempt: (address, port, family) => {
         this.autoSelectFamilyAttemptedAddresses ??= [];
@@ -161,11 +159,20 @@ export class TcpSocket extends AddressedDuplex {
       },
       attemptFailed: (...what) => this.emit('connectionAttemptFailed', ...what),
       attemptTimeout: (...what) => this.emit('connectionAttemptTimeout', ...what),
-      established: (channel, remote) => scope.runInAsyncScope(() => this.#connected(channel, remote)),
-      failed: (error) => scope.runInAsyncScope(() => this.destroy(error)),
+      established: (channel, remote) =>
+        link.scope.runInAsyncScope(() => this.#connected(link, channel, remote)),
+      failed: (error) => link.scope.runInAsyncScope(() => this.destroy(error)),
     });
-    this.#connection.ref(this.#refed);
+    link.connecting.ref(this.#refed);
     this.#idle.refresh();
+    try {
+      link.connecting.start();
+    } catch (error) {
+      link.connecting.cancel();
+      link.connecting = null;
+      this.connecting = false;
+      throw error;
+    }
     return this;
   }
 
@@ -173,20 +180,28 @@ export class TcpSocket extends AddressedDuplex {
   #restart(): void {
     (this as unknown as { _undestroy(): void })._undestroy();
     this.bytesRead = 0;
-    this.#batches.acceptedBytes = 0;
-    this.#peerEnded = false;
+    this.#batches = this.#newBatches();
     this.#resets = false;
     this.#readEarly = false;
-    this.#outgoing = null;
-    this.#incoming = null;
     setEndpoints(this, null, null);
+    this.#obeySignal();
+  }
+
+  /** The stream takes the length of a chunk when it hands it over: less than when it was written, if it was transferred away. */
+  #forget(bytes: number): void {
+    (this as unknown as { _writableState: { length: number } })._writableState.length -= bytes;
+  }
+
+  get #channel(): TcpChannel | null {
+    return this.#link?.channel ?? null;
   }
 
   // --- writing ---
 
   /**
    * As stream.Writable.write(), also of a Lease. The callback runs when the memory is the program's again: for a lent chunk,
-   * when the kernel has let go of it.
+   * when the kernel has let go of it. Throws `ZTX_RELEASED` for a lease that was released; the connection ends with
+   * `ZTX_MEMORY_TAKEN` if a chunk is transferred away before it was sent.
    */
   override write(chunk: WritableChunk, callback?: WriteCallback): boolean;
   override write(chunk: WritableChunk, encoding: BufferEncoding, callback?: WriteCallback): boolean;
@@ -198,7 +213,7 @@ export class TcpSocket extends AddressedDuplex {
     const isCallback = typeof encodingOrCallback === 'function';
     const cb = isCallback ? encodingOrCallback : callback;
     const encoding = isCallback ? undefined : encodingOrCallback;
-    if (this.#peerEnded && this.writableEnded) return this.#refuseWrite(cb);
+    if (this.writableEnded && this.readableEnded && !this.allowHalfOpen) return this.#refuseWrite(cb);
     return this.#write(chunk, encoding, cb);
   }
 
@@ -207,6 +222,8 @@ export class TcpSocket extends AddressedDuplex {
     if (!(((chunk as Uint8Array | null)?.byteLength as number) < this.#thresholdBytes)) {
       if (chunk instanceof Lease) return this.#writePiece(chunk, settleWith(cb));
       if (chunk instanceof Uint8Array) return this.#writePiece(chunk, settleWith(cb));
+      // Other views are the same memory: the stream would make Buffers of them, which nobody would protect.
+      if (ArrayBuffer.isView(chunk)) return this.#writePiece(bytesOf(chunk), settleWith(cb));
     }
     return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
   }
@@ -227,8 +244,9 @@ export class TcpSocket extends AddressedDuplex {
 
   /**
    * Sends the bytes behind what was written before, and resolves when the memory is the program's again, with how much of it
-   * was copied after all. Rejects with the error that ended the connection, with `ABORT_ERR` when `signal` fires before the
-   * first byte went, and with `ZTX_STILL_LENT` (whose `released` tells the end) when it fires later.
+   * was copied after all. Rejects with the error that ended the connection, with `ZTX_RELEASED` for a lease that was released,
+   * with `ABORT_ERR` when `signal` fires before its turn came, and with `ZTX_STILL_LENT` (whose `released` tells the end)
+   * when it fires later: what is begun is sent. Throws ERR_INVALID_ARG_TYPE.
    */
   send(data: Sendable, options: { readonly signal?: AbortSignal | undefined } = {}): Promise<Outcome> {
     const { signal } = options;
@@ -236,10 +254,16 @@ export class TcpSocket extends AddressedDuplex {
     const parts = sendParts(data);
     if (signal?.aborted === true) return Promise.reject(abortError(signal));
     if (parts.length === 0) return Promise.resolve({ bytes: 0, copiedBytes: 0, exact: true });
+    if (data instanceof Lease && data.state === 'released') {
+      return Promise.reject(new ZerotxError('ZTX_RELEASED', 'the lease was released'));
+    }
     const pending = new PendingSend(parts.length, signal, () => this.errored);
-    if (parts.length > 1) this.cork();
-    for (const part of parts) this.#writePiece(part, pending.settle, pending);
-    if (parts.length > 1) this.uncork();
+    this.cork();
+    try {
+      for (const part of parts) this.#writePiece(part, pending.settle, pending);
+    } finally {
+      this.uncork();
+    }
     return pending.promise;
   }
 
@@ -250,7 +274,7 @@ export class TcpSocket extends AddressedDuplex {
     const view = data instanceof Lease ? lendLease(data) : (part?.view ?? data);
     // The stream hands on a Buffer as it is; a small one might be waiting there already, without a ticket.
     const isOwn = view instanceof Buffer && view.byteLength >= this.#thresholdBytes;
-    const chunk = isOwn ? view : Buffer.from(view.buffer, view.byteOffset, view.byteLength);
+    const chunk = isOwn ? view : bytesOf(view);
     const ticket = settle === null && lease === null ? null : new WriteTicket(settle, lease, send ?? null);
     if (send !== undefined && ticket !== null) send.add(ticket);
     // Otherwise it is refused, and never comes to _write().
@@ -281,7 +305,7 @@ export class TcpSocket extends AddressedDuplex {
       const taken = 'the buffer was detached or resized before it was sent';
       const error =
         result === TAKEN ? new ZerotxError('ZTX_MEMORY_TAKEN', taken) : errnoError(result, 'write');
-      this.#outgoing?.abandon(error);
+      this.#link?.outgoing?.abandon(error);
     } else this.#pinned.watch();
   }
 
@@ -297,41 +321,36 @@ export class TcpSocket extends AddressedDuplex {
   // --- reading ---
 
   override _read(): void {
-    if (this.#incoming === null) this.#readEarly = true;
-    else this.#incoming.resume();
+    const incoming = this.#link?.incoming;
+    if (incoming) incoming.resume();
+    else this.#readEarly = true;
   }
 
   override pause(): this {
-    if (this.#onRead !== undefined) this.#incoming?.pause();
+    if (this.#onRead !== undefined) this.#link?.incoming?.pause();
     return super.pause();
   }
 
   override resume(): this {
-    if (this.#onRead !== undefined) this.#incoming?.resume();
+    if (this.#onRead !== undefined) this.#link?.incoming?.resume();
     return super.resume();
   }
 
   // --- the connection ---
 
-  #tcpOptions(isPath: boolean): TcpOptions {
+  #tcpOptions({ isUnix, counters }: Link): TcpOptions {
     const { mode, thresholdBytes } = this.#zerocopy;
-    return {
-      // The kernel would accept the flag on a Unix socket, copy, and never say that it did.
-      mode: isPath ? 'off' : mode,
-      thresholdBytes,
-      counters: this.#counters,
-      budget: processBudget(),
-    };
+    // The kernel would accept the flag on a Unix socket, copy, and never say that it did.
+    return { mode: isUnix ? 'off' : mode, isUnix, thresholdBytes, counters, budget: processBudget() };
   }
 
-  #handler(): TcpHandler {
-    const scope = this.#scope;
-    const readable = (): void => this.#incoming?.readable();
+  #handler(link: Link): TcpHandler {
+    const { scope } = link;
+    const readable = (): void => link.incoming?.readable();
     const writable = (): void => {
-      const outgoing = this.#outgoing;
-      if (outgoing === null || !outgoing.busy) return;
+      if (link.outgoing === null || !link.outgoing.busy) return;
       this.#idle.refresh();
-      this.#flushed(outgoing.flush());
+      this.#flushed(link.outgoing.flush());
     };
     return {
       readable: () => scope.runInAsyncScope(readable),
@@ -340,24 +359,31 @@ export class TcpSocket extends AddressedDuplex {
     };
   }
 
-  #connected(channel: TcpChannel, remote: Endpoint | null): void {
+  #connected(link: Link, channel: TcpChannel, remote: Endpoint | null): void {
+    if (this.destroyed) {
+      channel.close();
+      return;
+    }
     this.connecting = false;
-    this.#connection = null;
-    channel.handler = this.#handler();
-    this.#establish(channel, remote);
-    this.emit('connect');
-    this.emit('ready');
-    this.#batches.startEarly();
-    if (!this.destroyed && !this.isPaused()) this.read(0);
+    link.connecting = null;
+    channel.handler = this.#handler(link);
+    this.#establish(link, channel, remote);
+    try {
+      this.emit('connect');
+      this.emit('ready');
+    } finally {
+      // Also when a listener threw: what was written before waits for nothing else.
+      this.#batches.startEarly();
+      if (!this.destroyed && !this.isPaused()) this.read(0);
+    }
   }
 
-  #establish(channel: TcpChannel, remote: Endpoint | null): void {
-    this.#channel = channel;
-    this.#isUnix = remote === null;
+  #establish(link: Link, channel: TcpChannel, remote: Endpoint | null): void {
+    link.channel = channel;
     setEndpoints(this, remote, remote === null ? null : () => channel.localEndpoint);
-    this.#outgoing = new Outgoing(channel, (view) => borrow(view, this.#zerocopy.pin));
-    this.#batches.connected(this.#outgoing);
-    this.#incoming = new Incoming(
+    link.outgoing = new Outgoing(channel, (view) => borrow(view, this.#zerocopy.pin));
+    this.#batches.connected(link.outgoing);
+    link.incoming = new Incoming(
       channel,
       {
         data: (chunk) => {
@@ -370,13 +396,14 @@ export class TcpSocket extends AddressedDuplex {
         },
         failed: (errno) => this.destroy(errnoError(errno, 'read')),
       },
-      (turn) => this.#scope.runInAsyncScope(turn),
+      (turn) => link.scope.runInAsyncScope(turn),
       this.#onRead === undefined ? undefined : this.#readInto(this.#onRead),
     );
     if (remote !== null) this.#settings.apply(channel);
     if (!this.#refed) channel.unref();
-    this.#unwatch = watchSocket(this.#id, { counters: this.#counters, stats: () => this.stats() });
-    if (this.#readEarly) this.#incoming.resume();
+    const { id, counters } = link;
+    link.unwatch = watchSocket(id, { counters, stats: () => this.#statsOf(link) });
+    if (this.#readEarly) link.incoming.resume();
   }
 
   #readInto(onRead: OnRead): OnRead {
@@ -404,19 +431,25 @@ export class TcpSocket extends AddressedDuplex {
     this.connecting = false;
     this.#idle.stop();
     this.#pinned.stop();
-    this.#connection?.cancel();
-    this.#connection = null;
     this.#batches.closed();
-    this.#incoming?.stop();
-    this.#outgoing?.abandon(error ?? nodeError('ERR_STREAM_DESTROYED'));
-    const channel = this.#channel;
-    // Asked now: there will be nobody to ask.
-    if (channel !== null) endpointsOf(this);
-    this.#channel = null;
-    if (this.#resets) channel?.reset(this.#unwatch);
-    else channel?.close(this.#unwatch, this.#zerocopy.pinTimeoutMs || undefined);
+    const link = this.#link;
+    if (link !== null) {
+      link.connecting?.cancel();
+      link.connecting = null;
+      link.incoming?.stop();
+      link.outgoing?.abandon(error ?? nodeError('ERR_STREAM_DESTROYED'));
+      const { channel } = link;
+      // Asked now: there will be nobody to ask.
+      if (channel !== null) endpointsOf(this);
+      link.channel = null;
+      if (this.#resets) channel?.reset(link.unwatch);
+      else channel?.close(link.unwatch, this.#zerocopy.pinTimeoutMs || undefined);
+    }
     callback(error);
-    this.#gone();
+    const gone = this.#gone;
+    // Once: what connects again later is not the server's.
+    this.#gone = () => {};
+    gone();
     // As libuv closes handles: behind everything that this turn still has to say.
     setImmediate(() => this.emit('close', error !== null && error !== undefined));
   }
@@ -432,7 +465,7 @@ export class TcpSocket extends AddressedDuplex {
   resetAndDestroy(): this {
     if (this.connecting) this.once('connect', () => this.#reset());
     else if (this.#channel === null) this.destroy(nodeError('ERR_SOCKET_CLOSED'));
-    else if (this.#isUnix) {
+    else if (this.#link?.isUnix === true) {
       throw nodeTypeError('ERR_INVALID_HANDLE_TYPE', 'This handle type cannot be sent');
     } else this.#reset();
     return this;
@@ -457,7 +490,7 @@ export class TcpSocket extends AddressedDuplex {
 
   // --- settings ---
 
-  /** Emits 'timeout' after so many milliseconds without activity, again and again; 0 switches it off. */
+  /** Emits 'timeout' after so many milliseconds without activity, once until there is activity again; 0 switches it off. */
   setTimeout(ms: number, callback?: () => void): this {
     if (callback !== undefined && typeof callback !== 'function') {
       throw wrongType('callback', 'of type function', callback);
@@ -492,14 +525,14 @@ export class TcpSocket extends AddressedDuplex {
 
   #setRef(on: boolean): void {
     this.#refed = on;
-    this.#connection?.ref(on);
+    this.#link?.connecting?.ref(on);
     if (on) this.#channel?.ref();
     else this.#channel?.unref();
   }
 
   /** Null for a Unix socket, too: it has none of TCP's options. */
   get #tcpChannel(): TcpChannel | null {
-    return this.#isUnix ? null : this.#channel;
+    return this.#link?.isUnix === true ? null : this.#channel;
   }
 
   // --- facts ---
@@ -524,21 +557,31 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   stats(): SocketStats {
+    return this.#statsOf(this.#link);
+  }
+
+  #statsOf(link: Link | null): SocketStats {
     const { mode, thresholdBytes } = this.#zerocopy;
     const { remote, local } = endpointsOf(this);
+    const isUnix = link?.isUnix === true;
     return {
-      id: this.#id,
-      kind: this.#isUnix ? 'unix' : 'tcp',
+      id: link?.id ?? 0,
+      kind: isUnix ? 'unix' : 'tcp',
       local: endpointText(local),
-      remote: this.#isUnix ? this.#path : endpointText(remote),
-      mode: this.#isUnix ? 'off' : mode,
+      remote: link?.path ?? endpointText(remote),
+      mode: isUnix ? 'off' : mode,
       thresholdBytes,
-      lending: this.#channel?.lending ?? false,
+      lending: link?.channel?.lending ?? false,
       bytesRead: this.bytesRead,
       bytesWritten: this.bytesWritten,
-      zerocopy: snapshot(this.#counters),
+      zerocopy: snapshot(link?.counters ?? zerocopyCounters()),
     };
   }
+}
+
+/** A Buffer over the same memory; a detached view has none. */
+function bytesOf(view: ArrayBufferView): Buffer {
+  return view.byteLength === 0 ? Buffer.alloc(0) : Buffer.from(view.buffer, view.byteOffset, view.byteLength);
 }
 
 function settleWith(callback: WriteCallback | null | undefined): Settle | null {

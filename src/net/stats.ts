@@ -20,7 +20,7 @@ export interface ZerocopyStats extends Readonly<Omit<ZerocopyCounters, 'copied' 
 }
 
 export interface SocketStats {
-  /** Number of the socket in this thread, from 1. */
+  /** Number of the connection or UDP socket in this thread, from 1; 0 before there was any. */
   readonly id: number;
   readonly kind: 'tcp' | 'unix' | 'udp';
   /** `address:port`, a path, or an empty text where there is none. */

@@ -11,6 +11,7 @@
  *
  * Data that arrived before a reset stays readable after it; so an error is only reported once reads have met it.
  */
+import { assert } from '../core/assert.ts';
 import type { MemlockBudget } from '../core/budget.ts';
 import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
@@ -21,6 +22,7 @@ import {
   EPOLLHUP,
   EPOLLIN,
   EPOLLOUT,
+  EPOLLPRI,
   EPOLLRDHUP,
   IPPROTO_TCP,
   MSG_MORE,
@@ -39,9 +41,10 @@ import {
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
-import { lingerClosed } from './closer.ts';
+import { LINGER_MS, lingerClosed } from './closer.ts';
 import type { CopyCause, ZerocopyCounters } from './counters.ts';
 import { isLocalAddress, isLoopback } from './local.ts';
+import { forgetNaturalEnd, watchNaturalEnd } from './natural-end.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
 import { type Lenders, ZerocopyEngine } from './zerocopy.ts';
 
@@ -52,6 +55,7 @@ export interface TcpOptions {
   /** Where pages are charged, if whoever lends has not charged them before. */
   readonly budget?: MemlockBudget;
   readonly noDelay?: boolean;
+  readonly isUnix?: boolean;
   /**
    * Congestion control `reno` on 127/8 and ::1. A path inside this host has no bottleneck to find, and pacing it (bbr) costs
    * twice the CPU (docs/performance.md). Where the system does not allow reno, its default stays.
@@ -77,7 +81,7 @@ export interface TcpHandler {
 const EAGAIN = -errnoOf('EAGAIN');
 const EINPROGRESS = -errnoOf('EINPROGRESS');
 const RENO = Buffer.from('reno');
-const EVENTS = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+const EVENTS = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP;
 
 export class TcpChannel {
   readonly remoteAddress: string;
@@ -92,8 +96,13 @@ export class TcpChannel {
   #connecting: boolean;
   #closed = false;
   #finSent = false;
+  #heldForExit = false;
   /** The peer's end, or an error, is to be met by reading on. */
   #ending = false;
+  /** An event said error, and the error queue had nothing: reading tells. */
+  #hasFailed = false;
+  /** A short read may leave something: TCP stops at urgent data, a Unix socket behind a message with descriptors. */
+  #readsToEagain: boolean;
   #written = 0;
   #acked = 0;
 
@@ -109,6 +118,7 @@ export class TcpChannel {
     this.remoteAddress = remote.address;
     this.remotePort = remote.port;
     this.#connecting = connecting;
+    this.#readsToEagain = options.isUnix === true;
     this.#handler = handler;
     const canLend = configure(fd, options, remote.address);
     const policy = new ZerocopyPolicy({
@@ -216,11 +226,25 @@ export class TcpChannel {
 
   /** Lets the connection keep the event loop alive, as it does to begin with. */
   ref(): void {
+    this.#heldForExit = false;
+    forgetNaturalEnd(this);
     this.#registration.ref();
   }
 
+  /** What is lent is waited for all the same when the process ends by itself. */
   unref(): void {
+    watchNaturalEnd(this);
     this.#registration.unref();
+  }
+
+  /** The process would end now, and with it what the kernel has accepted: it waits until that is acknowledged. */
+  holdForExit(): void {
+    if (this.#closed || this.#engine.outstanding === 0) return;
+    this.#heldForExit = true;
+    this.#registration.ref();
+    setTimeout(() => {
+      if (this.#heldForExit) this.#registration.unref();
+    }, LINGER_MS).unref();
   }
 
   /** Ordinary sendmsg of the first `count` views. Bytes taken; 0 when the buffer is full; -errno when the connection is gone. */
@@ -246,8 +270,10 @@ export class TcpChannel {
       const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
       return error > 0 ? -error : 0;
     }
-    if (n === EAGAIN) this.readable = false;
-    else if (n > 0 && !this.#ending) {
+    if (n === EAGAIN) {
+      this.readable = false;
+      this.#hasFailed = false;
+    } else if (n > 0 && !this.#ending && !this.#hasFailed && !this.#readsToEagain) {
       // A short read emptied the buffer, and what comes later raises an edge of its own: that spares a call for EAGAIN.
       let room = 0;
       for (let i = 0; i < count; i++) room += (views[i] as Uint8Array).byteLength;
@@ -307,6 +333,7 @@ export class TcpChannel {
     this.ackedBytes();
     this.#closed = true;
     this.#registration.remove();
+    forgetNaturalEnd(this);
     lingerClosed(this.#sys, this.#fd, this.#engine, how, ended, lingerMs);
   }
 
@@ -315,53 +342,50 @@ export class TcpChannel {
       this.#written += n;
       return n;
     }
-    if (n === EAGAIN || n === 0) {
-      this.writable = false;
-      return 0;
-    }
-    return n;
+    assert(n !== 0, 'a call without bytes');
+    if (n !== EAGAIN) return n;
+    this.writable = false;
+    return 0;
   }
 
   #onEvents(events: number): void {
-    if (this.#connecting) {
-      if (!this.#finishConnect(events)) return;
-    }
+    if (this.#connecting && !this.#isConnected(events)) return;
     // The error queue first: a pending record raises EPOLLERR, and a real error is met by reading.
     const drained = (events & EPOLLERR) === 0 ? 0 : this.#engine.drain();
-    if (drained > 0) {
-      this.#handler.released();
-      if (this.#closed) return;
-    }
-    const failed = (events & EPOLLERR) !== 0 && drained === 0;
-    if (failed || (events & (EPOLLRDHUP | EPOLLHUP)) !== 0) this.#ending = true;
-    const reads = (events & EPOLLIN) !== 0 || this.#ending;
+    if ((events & EPOLLERR) !== 0 && drained === 0) this.#hasFailed = true;
+    if ((events & (EPOLLRDHUP | EPOLLHUP)) !== 0) this.#ending = true;
+    if ((events & EPOLLPRI) !== 0) this.#readsToEagain = true;
+    const reads = (events & (EPOLLIN | EPOLLPRI)) !== 0 || this.#ending || this.#hasFailed;
+    const writes = (events & EPOLLOUT) !== 0 && !this.writable;
+    const connected = this.#connecting;
+    this.#connecting = false;
     if (reads) this.readable = true;
+    if (writes) this.writable = true;
     try {
-      if ((events & EPOLLOUT) !== 0 && !this.writable) {
-        this.writable = true;
-        this.#handler.writable();
-      }
+      if (drained > 0) this.#released();
+      if (connected) this.#handler.connected?.();
+      else if (writes && !this.#closed) this.#handler.writable();
     } finally {
       // Also when a listener threw: the edge is used up.
       if (reads && !this.#closed) this.#handler.readable();
     }
   }
 
-  /** True once established. */
-  #finishConnect(events: number): boolean {
+  #released(): void {
+    this.#handler.released();
+    if (!this.#heldForExit || this.#engine.outstanding > 0) return;
+    this.#heldForExit = false;
+    this.#registration.unref();
+  }
+
+  /** What became of connect(2), as soon as an event tells. */
+  #isConnected(events: number): boolean {
     const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
-    if (error !== 0) {
-      const address = this.remoteAddress;
-      const failure = errnoError(error, 'connect', { address, port: this.remotePort });
-      this.close();
-      this.#handler.failed?.(failure);
-      return false;
-    }
-    if ((events & EPOLLOUT) === 0) return false;
-    this.#connecting = false;
-    this.writable = true;
-    this.#handler.connected?.();
-    return !this.#closed;
+    if (error === 0) return (events & EPOLLOUT) !== 0;
+    const { remoteAddress: address, remotePort: port } = this;
+    this.close();
+    this.#handler.failed?.(errnoError(error, 'connect', { address, port }));
+    return false;
   }
 }
 

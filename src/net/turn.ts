@@ -5,29 +5,47 @@
  * queues what the program writes next, and hands it over as one batch: sixteen small writes cost two system calls instead of
  * sixteen. The first one leaves at once, so nothing waits that could be alone.
  */
-let waiting: (() => void)[] = [];
-let left = 0;
+export interface Turn {
+  /** Runs at the end of the turn, in the asynchronous context of whoever asked; it does nothing if it was called before. */
+  finishTurn(): void;
+  /** Its place here; -1: none. */
+  turnSlot: number;
+}
+
+const waiting: Turn[] = [];
 let watchesExit = false;
 
-/**
- * Runs `finish` when the program's current piece of work is over, in its asynchronous context. It may be called early and by
- * others, and does nothing the second time.
- */
-export function atEndOfTurn(finish: () => void): void {
+/** Calls finishTurn() when the program's current piece of work is over. */
+export function atEndOfTurn(turn: Turn): void {
   if (!watchesExit) {
     watchesExit = true;
     // process.exit() ends a turn, too: what was written before it is sent, as by net.Socket.
-    process.on('exit', () => {
-      for (const one of waiting) one();
-    });
+    process.on('exit', finishAll);
   }
-  waiting.push(finish);
-  left += 1;
-  process.nextTick(run, finish);
+  // It was finished early and has something again: the end of the same turn serves.
+  if (turn.turnSlot >= 0) return;
+  turn.turnSlot = waiting.length;
+  waiting.push(turn);
+  process.nextTick(run, turn);
 }
 
-function run(finish: () => void): void {
-  left -= 1;
-  if (left === 0) waiting = [];
-  finish();
+function run(turn: Turn): void {
+  // The last one takes its place: to search, or a Set, would cost more than the write.
+  const last = waiting.pop() as Turn;
+  if (last !== turn) {
+    waiting[turn.turnSlot] = last;
+    last.turnSlot = turn.turnSlot;
+  }
+  turn.turnSlot = -1;
+  turn.finishTurn();
+}
+
+function finishAll(): void {
+  for (const turn of waiting) {
+    try {
+      turn.finishTurn();
+    } catch {
+      // A callback of the program threw while the process exits: the others are sent all the same.
+    }
+  }
 }

@@ -1,7 +1,8 @@
 /** The call forms of send() and bind(), which are those of node:dgram. */
 import { checkString, wrongType } from '../core/arguments.ts';
 import { nodeRangeError } from './node-errors.ts';
-import { checkTargetPort, dgramError } from './udp-options.ts';
+import { checkTargetPort, toPort } from './port.ts';
+import { dgramError } from './udp-options.ts';
 
 export type UdpPayload = string | NodeJS.ArrayBufferView | readonly (string | NodeJS.ArrayBufferView)[];
 export type SendCallback = (error: Error | null, bytes: number) => void;
@@ -94,8 +95,8 @@ export function bindArguments(args: readonly unknown[]): BindArguments {
   let address: unknown = typeof second === 'function' ? undefined : second;
   if (typeof first === 'object' && first !== null) ({ port, address } = first as BindOptions);
   if (address) checkString('address', address);
-  const number = port === undefined || port === null || port === '' ? 0 : Number(port);
-  if (!Number.isInteger(number) || number < 0 || number > 0xffff) {
+  const number = port === undefined || port === null || port === '' ? 0 : toPort(port);
+  if (number === null) {
     const text = `options.port should be >= 0 and < 65536. Received ${typeof port} ${String(port)}.`;
     throw nodeRangeError('ERR_SOCKET_BAD_PORT', text);
   }

@@ -9,6 +9,7 @@
  * A datagram longer than the MTU is copied by the kernel even when it is lent (it is put together again to be cut into
  * fragments); what really goes out from the program's pages is a segmented call on a device that scatters and gathers.
  */
+import { Deque } from '../core/deque.ts';
 import { errnoError, errnoOf } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { type Native, native } from '../sys/binding.ts';
@@ -41,7 +42,7 @@ import {
 } from './segments.ts';
 import { type ReceiveCounters, type ReceiverSink, UdpReceiver } from './udp-receiver.ts';
 import type { Target, UdpType } from './udp-target.ts';
-import type { Transmission } from './udp-transmission.ts';
+import type { Backlog, Transmission } from './udp-transmission.ts';
 import { ZerocopyEngine } from './zerocopy.ts';
 import type { ResolvedZerocopy } from './zerocopy-options.ts';
 
@@ -70,7 +71,10 @@ interface Waiting {
   readonly target: Target;
 }
 
-/** Calls made in one turn of the event loop: loopback takes whatever is sent, at once. */
+/**
+ * Calls made for what waits before other work gets a turn: loopback takes whatever is sent, at once. A send that finds
+ * nothing waiting begins with its calls at once, so a program that makes many small sends makes as many calls.
+ */
 const TURN_CALLS = 64;
 
 const EAGAIN = -errnoOf('EAGAIN');
@@ -89,8 +93,9 @@ export class UdpChannel {
   #registration: Registration;
   readonly #limits: CallLimits;
   readonly #pageBytes: number;
-  /** Not accepted yet, in order. */
-  #queue: Waiting[] = [];
+  /** Not accepted yet, in order; those that were aborted stay until it is their turn. */
+  readonly #queue = new Deque<Waiting>();
+  readonly #backlog: Backlog = { sends: 0, bytes: 0 };
   readonly #views: Uint8Array[] = [];
   /** Of the call being made. */
   #target: Target | null = null;
@@ -145,13 +150,11 @@ export class UdpChannel {
 
   /** Sends that wait, and their bytes. */
   get queuedCount(): number {
-    return this.#queue.length;
+    return this.#backlog.sends;
   }
 
   get queuedBytes(): number {
-    let bytes = 0;
-    for (const { transmission } of this.#queue) bytes += transmission.cursor.remaining;
-    return bytes;
+    return this.#backlog.bytes;
   }
 
   /** Whether datagrams come from one peer only: then errors that it causes are reported to us. */
@@ -161,6 +164,7 @@ export class UdpChannel {
 
   submit(transmission: Transmission, target: Target): void {
     if (transmission.ended) return;
+    transmission.join(this.#backlog);
     this.#queue.push({ transmission, target });
     if (this.#queue.length === 1 && !this.#blocked && this.#immediate === null) this.#pump();
   }
@@ -180,9 +184,8 @@ export class UdpChannel {
     this.#receiver.stop();
     this.#registration.remove();
     if (this.#immediate !== null) clearImmediate(this.#immediate);
-    const queue = this.#queue;
-    this.#queue = [];
-    for (const { transmission } of queue) transmission.end(error);
+    for (const { transmission } of this.#queue) transmission.end(error);
+    this.#queue.clear();
     if (this.#engine.outstanding > 0) {
       // What was sent stays sent. A port that the kernel chose is given up by this; another one stays taken while memory is
       // lent (__udp_disconnect), and what still arrives there is not worth more than the least buffer.
@@ -231,16 +234,14 @@ export class UdpChannel {
 
   /** Makes calls until nothing waits, the socket is full, or the turn is over. No program code runs in here. */
   #pump(): void {
-    let done = 0;
-    for (let made = 0; done < this.#queue.length && !this.#blocked; made++) {
+    for (let made = 0; this.#queue.length > 0 && !this.#blocked; made++) {
       if (made === TURN_CALLS) {
         this.#later();
         break;
       }
-      const { transmission, target } = this.#queue[done] as Waiting;
-      if (transmission.ended || this.#step(transmission, target)) done += 1;
+      const { transmission, target } = this.#queue.first as Waiting;
+      if (transmission.ended || this.#step(transmission, target)) this.#queue.shift();
     }
-    this.#queue = done === this.#queue.length ? [] : this.#queue.slice(done);
   }
 
   #later(): void {
@@ -266,7 +267,7 @@ export class UdpChannel {
     this.#segmentBytes = segmentBytes < bytes ? segmentBytes : 0;
     const n = this.#send(transmission, target, bytes);
     if (n === bytes) {
-      cursor.advance(bytes);
+      transmission.advance(bytes);
       counters.sentBytes += bytes;
       counters.sentDatagrams += datagramCount(bytes, segmentBytes);
       if (cursor.remaining > 0) return false;

@@ -1,7 +1,8 @@
 /**
  * The methods of a UDP socket that set and get options of its descriptor: one line each, with the checks of node:dgram.
  *
- * All but the memberships throw EBADF before the socket is bound, since there is no descriptor yet.
+ * Before the socket is bound there is no descriptor yet: joining a group binds it, buffer sizes throw ERR_SOCKET_BUFFER_SIZE,
+ * and all others EBADF.
  */
 import { EventEmitter } from 'node:events';
 import { checkString, wrongType } from '../core/arguments.ts';

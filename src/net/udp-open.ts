@@ -9,15 +9,13 @@ import {
   IPV6_V6ONLY,
   SO_RCVBUF,
   SO_REUSEADDR,
+  SO_REUSEPORT,
   SO_SNDBUF,
   SOCK_DGRAM,
   SOL_SOCKET,
 } from '../sys/constants.ts';
 import type { ResolvedUdpOptions } from './udp-options.ts';
-import { type Endpoint, endpointOf, sockaddrOf, type UdpType } from './udp-target.ts';
-
-// asm-generic/socket.h
-const SO_REUSEPORT = 15;
+import { sockaddrOf, type UdpType } from './udp-target.ts';
 
 const EINVAL = -errnoOf('EINVAL');
 
@@ -41,11 +39,10 @@ export function openUdp(options: ResolvedUdpOptions, ip: string, port: number): 
   }
 }
 
-/** Fixes the peer; returns it as the kernel spells it. */
-export function connectUdp(fd: number, type: UdpType, ip: string, port: number): Endpoint {
+/** Fixes the peer. */
+export function connectUdp(fd: number, type: UdpType, ip: string, port: number): void {
   const result = native().connect(fd, sockaddrFor(type, ip, port, 'connect'));
   if (result < 0) throw errnoError(result, 'connect', { address: ip, port });
-  return endpointOf(calls.peerAddress(fd));
 }
 
 export function disconnectUdp(fd: number): void {

@@ -7,7 +7,7 @@ import {
   wrongType,
 } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
-import { nodeRangeError, nodeTypeError } from './node-errors.ts';
+import { nodeTypeError } from './node-errors.ts';
 import type { RemoteInfo } from './udp-receiver.ts';
 import type { UdpType } from './udp-target.ts';
 import { type ResolvedZerocopy, resolveZerocopy, type ZerocopyOptions } from './zerocopy-options.ts';
@@ -65,7 +65,7 @@ export interface ResolvedUdpOptions {
   readonly lookup: UdpLookup | undefined;
 }
 
-export const UDP_THRESHOLD_BYTES: number = 16 * 1024;
+const UDP_THRESHOLD_BYTES = 16 * 1024;
 
 const UINT32_MAX = 2 ** 32 - 1;
 
@@ -109,13 +109,4 @@ const messages = {
 
 export function dgramError(code: keyof typeof messages): ZerotxError {
   return new ZerotxError(code, messages[code]);
-}
-
-/** A port to send to, as a number or its text: 0 is none. */
-export function checkTargetPort(value: unknown): number {
-  const port = typeof value === 'string' && value.trim() !== '' ? Number(value) : value;
-  if (typeof port === 'number' && Number.isInteger(port) && port > 0 && port <= 0xffff) return port;
-  const received = value === undefined ? 'undefined' : `type ${typeof value} (${String(value)})`;
-  const text = `Port should be > 0 and < 65536. Received ${received}.`;
-  throw nodeRangeError('ERR_SOCKET_BAD_PORT', text);
 }

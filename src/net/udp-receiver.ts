@@ -11,10 +11,10 @@
 import { errnoOf } from '../core/errors.ts';
 import type { Native } from '../sys/binding.ts';
 import { decodeSockaddr, SOCKADDR_BYTES } from '../wire/sockaddr.ts';
+import { type AddressInfo, addressInfo } from './endpoint.ts';
 import { datagramCount } from './segments.ts';
-import { type Endpoint, endpointOf } from './udp-target.ts';
 
-export interface RemoteInfo extends Endpoint {
+export interface RemoteInfo extends AddressInfo {
   /** Bytes of the message. */
   size: number;
 }
@@ -23,7 +23,7 @@ export interface Received {
   readonly buffer: Buffer;
   /** Length of the datagrams in it, the last of which may be shorter; its own length if it is one. */
   readonly segmentBytes: number;
-  readonly from: Endpoint;
+  readonly from: AddressInfo;
 }
 
 export interface ReceiverSink {
@@ -83,7 +83,7 @@ export class UdpReceiver {
   #immediate: NodeJS.Immediate | null = null;
   #refed = true;
   #lastName = '';
-  #lastSender: Endpoint = { address: '', family: 'IPv4', port: 0 };
+  #lastSender: AddressInfo = { address: '', family: 'IPv4', port: 0 };
 
   constructor(sys: Native, fd: number, counters: ReceiveCounters, sink: ReceiverSink) {
     this.#sys = sys;
@@ -194,10 +194,10 @@ export class UdpReceiver {
   }
 
   /** Messages often come from the same sender as the one before. */
-  #senderOf(name: Uint8Array): Endpoint {
+  #senderOf(name: Uint8Array): AddressInfo {
     const key = Buffer.from(name.buffer, name.byteOffset, name.byteLength).toString('latin1');
     if (key !== this.#lastName) {
-      this.#lastSender = endpointOf(decodeSockaddr(name, name.byteLength));
+      this.#lastSender = addressInfo(decodeSockaddr(name, name.byteLength));
       this.#lastName = key;
     }
     return this.#lastSender;

@@ -6,13 +6,10 @@
 import { isIPv4, isIPv6 } from 'node:net';
 import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
-import { AF_INET6, IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET } from '../sys/constants.ts';
+import { AF_INET6, IPPROTO_IP, IPPROTO_IPV6, SO_BROADCAST, SOL_SOCKET } from '../sys/constants.ts';
 import { encodeSockaddr, IP_BYTES, parseIp } from '../wire/sockaddr.ts';
 import { scopeIdOf } from './local.ts';
 import type { UdpType } from './udp-target.ts';
-
-// asm-generic/socket.h
-const SO_BROADCAST = 6;
 
 /** Options that exist once per family: linux/in.h and linux/in6.h. */
 const numbers = {

@@ -3,18 +3,17 @@
  *
  * A UDP socket sends to many destinations, and its zero-copy policy watches the socket as a whole. What belongs to one
  * destination is kept here: whether it is on this host, where the kernel copies lent pages at delivery, and whether the way
- * there takes segmented calls. Few are remembered; forgetting one costs a look at the interfaces.
+ * there takes segmented calls. Few are remembered; forgetting one costs a look at the interfaces, and perhaps a call that is
+ * refused once more.
  */
 import { isIPv4, isIPv6 } from 'node:net';
-import { networkInterfaces } from 'node:os';
-import { AF_INET, AF_INET6 } from '../sys/constants.ts';
-import { encodeSockaddr, isUnspecified, parseIp, type SocketAddress } from '../wire/sockaddr.ts';
+import { AF_INET6 } from '../sys/constants.ts';
+import { encodeSockaddr, isUnspecified, parseIp } from '../wire/sockaddr.ts';
 import { isLocalAddress, scopeIdOf } from './local.ts';
 
 export type UdpType = 'udp4' | 'udp6';
 
 const TARGETS_MAX = 256;
-const ZONES_MAX = 64;
 
 export class Target {
   /** Null: whoever the socket is connected to. */
@@ -42,10 +41,13 @@ export class Target {
   }
 }
 
-/** The targets of one socket that were used last. */
+/** Those targets of one socket that were used last. */
 export class Targets {
   readonly #type: UdpType;
+  /** The first one was not used for the longest time. */
   readonly #byName = new Map<string, Target>();
+  /** The one used last: sends in a row often have the same. */
+  #last: Target | undefined;
 
   constructor(type: UdpType) {
     this.#type = type;
@@ -53,20 +55,26 @@ export class Targets {
 
   /** Undefined: `ip` is no address of the socket's family. */
   of(ip: string, port: number): Target | undefined {
+    if (this.#last?.address === ip && this.#last.port === port) return this.#last;
     const name = `${port} ${ip}`;
-    const known = this.#byName.get(name);
-    if (known !== undefined) return known;
-    const sockaddr = sockaddrOf(this.#type, ip, port);
-    if (sockaddr === undefined) return undefined;
-    const target = new Target(ip, port, sockaddr);
-    if (this.#byName.size === TARGETS_MAX) {
-      for (const oldest of this.#byName.keys()) {
-        this.#byName.delete(oldest);
-        break;
-      }
-    }
+    const target = this.#byName.get(name) ?? this.#make(ip, port);
+    if (target === undefined) return undefined;
+    if (!this.#byName.delete(name) && this.#byName.size === TARGETS_MAX) this.#forgetOldest();
     this.#byName.set(name, target);
+    this.#last = target;
     return target;
+  }
+
+  #make(ip: string, port: number): Target | undefined {
+    const sockaddr = sockaddrOf(this.#type, ip, port);
+    return sockaddr === undefined ? undefined : new Target(ip, port, sockaddr);
+  }
+
+  #forgetOldest(): void {
+    for (const oldest of this.#byName.keys()) {
+      this.#byName.delete(oldest);
+      return;
+    }
   }
 }
 
@@ -75,33 +83,4 @@ export function sockaddrOf(type: UdpType, ip: string, port: number): Uint8Array 
   if (type === 'udp4') return isIPv4(ip) ? encodeSockaddr(ip, port) : undefined;
   const [address = '', zone] = ip.split('%');
   return isIPv6(address) ? encodeSockaddr(address, port, scopeIdOf(zone), AF_INET6) : undefined;
-}
-
-export interface Endpoint {
-  address: string;
-  family: 'IPv4' | 'IPv6';
-  port: number;
-}
-
-/** An address as node:dgram spells it: mapped ones in their IPv6 form, link-local ones with their zone. */
-export function endpointOf({ address, family, port, scopeId }: SocketAddress): Endpoint {
-  if (family === AF_INET) return { address, family: 'IPv4', port };
-  if (isIPv4(address)) return { address: `::ffff:${address}`, family: 'IPv6', port };
-  const zone = scopeId === 0 ? '' : `%${zoneName(scopeId)}`;
-  return { address: `${address}${zone}`, family: 'IPv6', port };
-}
-
-const zoneNames = new Map<number, string>();
-
-/** The name of the interface with this number; the number itself if none has an IPv6 address in that zone. */
-function zoneName(scopeId: number): string {
-  const known = zoneNames.get(scopeId);
-  if (known !== undefined) return known;
-  const [name = `${scopeId}`] =
-    Object.entries(networkInterfaces()).find(([, list]) =>
-      list?.some((entry) => entry.family === 'IPv6' && entry.scopeid === scopeId),
-    ) ?? [];
-  if (zoneNames.size === ZONES_MAX) zoneNames.clear();
-  zoneNames.set(scopeId, name);
-  return name;
 }

@@ -25,6 +25,12 @@ export interface TransmissionOptions {
   readonly giveBack?: (() => void) | undefined;
 }
 
+/** Sends that wait, and their bytes: of one socket. */
+export interface Backlog {
+  sends: number;
+  bytes: number;
+}
+
 export class Transmission {
   readonly segmentBytes: number;
   readonly cursor: PieceCursor;
@@ -37,6 +43,7 @@ export class Transmission {
   #told = false;
   #error: Error | null = null;
   #freed: ((outcome: Outcome) => void) | null = null;
+  #backlog: Backlog | null = null;
 
   constructor(pieces: readonly Uint8Array[], options: TransmissionOptions) {
     this.segmentBytes = options.segmentBytes;
@@ -56,6 +63,19 @@ export class Transmission {
     return this.#ubuf;
   }
 
+  /** Counts as waiting in `backlog` until it ends. */
+  join(backlog: Backlog): void {
+    this.#backlog = backlog;
+    backlog.sends += 1;
+    backlog.bytes += this.cursor.remaining;
+  }
+
+  /** The kernel has taken the next `bytes`. */
+  advance(bytes: number): void {
+    this.cursor.advance(bytes);
+    if (this.#backlog !== null) this.#backlog.bytes -= bytes;
+  }
+
   /** Puts the memory where the kernel may read it. False: it may not be lent, now and later. */
   lend(pin: boolean): boolean {
     if (this.#foreign) return false;
@@ -72,6 +92,10 @@ export class Transmission {
     if (this.#ended) return;
     this.#ended = true;
     this.#error = error;
+    if (this.#backlog !== null) {
+      this.#backlog.sends -= 1;
+      this.#backlog.bytes -= this.cursor.remaining;
+    }
     this.#ubuf?.unref();
   }
 
@@ -103,6 +127,7 @@ export class Transmission {
     return true;
   }
 
+  /** It refers to the array that the cursor has, and so sees the views that #borrow() puts there. */
   #makeUbuf(): void {
     this.#ubuf = new Ubuf(
       this.cursor.pieces,

@@ -22,8 +22,11 @@ import type { Outcome } from '../core/ubuf.ts';
 import { native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
 import { zerocopyCounters } from './counters.ts';
+import { type AddressInfo, addressInfo, addressText, endpointText } from './endpoint.ts';
 import { Lease, lendLease, returnLease } from './lease.ts';
 import { abortError } from './node-errors.ts';
+import { obey } from './obey.ts';
+import { checkTargetPort } from './port.ts';
 import { UDP4_BYTES_MAX, UDP6_BYTES_MAX } from './segments.ts';
 import { nextSocketId, type SocketStats, snapshot, watchSocket } from './stats.ts';
 import {
@@ -37,14 +40,14 @@ import { UdpChannel, type UdpCounters } from './udp-channel.ts';
 import { attachDescriptor, UdpOptionMethods } from './udp-methods.ts';
 import { connectUdp, disconnectUdp, openUdp } from './udp-open.ts';
 import {
-  checkTargetPort,
   dgramError,
   type ResolvedUdpOptions,
   resolveUdpOptions,
+  type UdpLookup,
   type UdpSocketOptions,
 } from './udp-options.ts';
 import type { RemoteInfo } from './udp-receiver.ts';
-import { type Endpoint, endpointOf, Target, Targets, type UdpType } from './udp-target.ts';
+import { Target, Targets, type UdpType } from './udp-target.ts';
 import { Transmission } from './udp-transmission.ts';
 
 export interface SegmentsOptions {
@@ -76,11 +79,6 @@ const ECANCELED = -errnoOf('ECANCELED');
 const STILL_LENT = 'the kernel still reads the memory of a UDP send';
 
 function ignore(): void {}
-
-/** Behind what runs now, and never inside it. */
-function later(task: () => void): void {
-  releases.push({ release: task });
-}
 
 export class UdpSocket extends UdpOptionMethods {
   readonly #id = nextSocketId();
@@ -115,8 +113,9 @@ export class UdpSocket extends UdpOptionMethods {
       bindNow: () => this.#bindNow(),
     });
     if (typeof listener === 'function') this.on('message', listener);
-    const { signal } = this.#options;
-    if (signal !== undefined) this.#obey(signal);
+    obey(this.#options.signal, this, () => {
+      if (this.#state !== 'closed') this.close();
+    });
   }
 
   // --- the life of a socket ---
@@ -180,7 +179,10 @@ export class UdpSocket extends UdpOptionMethods {
   close(callback?: () => void): this {
     if (typeof callback === 'function') this.on('close', callback);
     if (this.#queue.length > 0) {
-      this.#queue.push({ run: () => this.close(), fail: ignore });
+      const close = (): void => {
+        if (this.#state !== 'closed') this.close();
+      };
+      this.#queue.push({ run: close, fail: close });
       return this;
     }
     this.#checkRunning();
@@ -190,7 +192,7 @@ export class UdpSocket extends UdpOptionMethods {
     this.#channel = null;
     this.#peer = null;
     channel?.close(errnoError(ECANCELED, 'send'));
-    later(() => this.emit('close'));
+    releases.run(() => this.emit('close'));
     return this;
   }
 
@@ -214,16 +216,16 @@ export class UdpSocket extends UdpOptionMethods {
   }
 
   /** Throws EBADF before the socket is bound. */
-  address(): Endpoint {
+  address(): AddressInfo {
     this.#checkRunning();
     if (this.#channel === null) throw errnoError(EBADF, 'getsockname');
-    return endpointOf(calls.localAddress(this.#channel.fd));
+    return addressInfo(calls.localAddress(this.#channel.fd));
   }
 
-  remoteAddress(): Endpoint {
+  remoteAddress(): AddressInfo {
     this.#checkRunning();
     if (this.#peer === null) throw dgramError('ERR_SOCKET_DGRAM_NOT_CONNECTED');
-    return endpointOf(calls.peerAddress((this.#channel as UdpChannel).fd));
+    return addressInfo(calls.peerAddress((this.#channel as UdpChannel).fd));
   }
 
   // --- sending ---
@@ -231,7 +233,8 @@ export class UdpSocket extends UdpOptionMethods {
   /**
    * Sends one datagram: `send(message[, offset, length][, port][, address][, callback])`, port and address on unconnected
    * sockets only. The message is a string, a view, or an array of them. The callback runs when the memory is the
-   * program's again, with an error or the number of bytes; without one, errors of the send are not reported.
+   * program's again, with an error or the number of bytes; without one, a failed lookup is an 'error' event, and other
+   * errors of the send are not reported.
    */
   send(message: UdpPayload, port?: number, address?: string, callback?: SendCallback): void;
   send(message: UdpPayload, port: number, callback?: SendCallback): void;
@@ -270,7 +273,7 @@ export class UdpSocket extends UdpOptionMethods {
     const transmission = new Transmission(pieces, { segmentBytes: 0, tell });
     this.#dispatch(transmission, port, address, (error) => {
       if (callback !== undefined) transmission.end(error);
-      else later(() => this.emit('error', error));
+      else releases.run(() => this.emit('error', error));
     });
   }
 
@@ -359,26 +362,15 @@ export class UdpSocket extends UdpOptionMethods {
   /** Both addresses; those it had last, once it is closed. */
   #ends(): { local: string; remote: string } {
     if (this.#channel !== null) {
-      const local = text(endpointOf(calls.localAddress(this.#channel.fd)));
-      this.#lastEnds = { local, remote: this.#peer === null ? '' : text(this.#peer) };
+      const { fd } = this.#channel;
+      const local = endpointText(calls.localAddress(fd));
+      this.#lastEnds = { local, remote: this.#peer === null ? '' : endpointText(calls.peerAddress(fd)) };
     }
     return this.#lastEnds;
   }
 
   #checkRunning(): void {
     if (this.#state === 'closed') throw dgramError('ERR_SOCKET_DGRAM_NOT_RUNNING');
-  }
-
-  #obey(signal: AbortSignal): void {
-    const onAbort = (): void => {
-      if (this.#state !== 'closed') this.close();
-    };
-    if (signal.aborted) {
-      onAbort();
-      return;
-    }
-    signal.addEventListener('abort', onAbort, { once: true });
-    this.once('close', () => signal.removeEventListener('abort', onAbort));
   }
 
   /** Once: whichever of 'listening' and 'error' comes first ends the wait. */
@@ -419,7 +411,7 @@ export class UdpSocket extends UdpOptionMethods {
   #bindNow(): void {
     if (this.#state !== 'unbound') return;
     this.#open(this.type === 'udp4' ? '0.0.0.0' : '::', 0);
-    later(() => {
+    releases.run(() => {
       if (this.#state === 'bound') this.#listening();
     });
   }
@@ -476,10 +468,10 @@ export class UdpSocket extends UdpOptionMethods {
     const family = this.type === 'udp4' ? 4 : 6;
     const host = name || (family === 4 ? '127.0.0.1' : '::1');
     const { lookup } = this.#options;
-    if (lookup !== undefined) lookup(host, family, done);
+    if (lookup !== undefined) ask(lookup, host, family, done);
     else if (isIP(host.split('%')[0] as string) === 0) dnsLookup(host, family, done);
     else if (this.#state === 'bound') done(null, host);
-    else later(() => done(null, host)); // the program has not had the time to listen for 'listening'
+    else releases.run(() => done(null, host)); // the program has not had the time to listen for 'listening'
   }
 
   #connect(lookupError: Error | null, ip: string, port: number, failed: (error: Error) => void): void {
@@ -487,15 +479,17 @@ export class UdpSocket extends UdpOptionMethods {
     const channel = this.#channel as UdpChannel;
     try {
       if (lookupError !== null) throw lookupError;
-      const peer = connectUdp(channel.fd, this.type, ip, port);
-      this.#peer = new Target(peer.address, peer.port, null);
+      connectUdp(channel.fd, this.type, ip, port);
+      // As the kernel spells it: 0.0.0.0 has become 127.0.0.1.
+      const peer = calls.peerAddress(channel.fd);
+      this.#peer = new Target(addressText(peer), peer.port, null);
       channel.connected = true;
       this.#connecting = false;
     } catch (error) {
-      later(() => failed(error as Error));
+      releases.run(() => failed(error as Error));
       return;
     }
-    later(() => this.emit('connect'));
+    releases.run(() => this.emit('connect'));
   }
 
   /** `port` undefined: to the peer. `lost`: the address was not found. */
@@ -524,8 +518,26 @@ export class UdpSocket extends UdpOptionMethods {
   }
 }
 
-function text({ address, port }: { address: string; port: number }): string {
-  return `${address.includes(':') ? `[${address}]` : address}:${port}`;
+/** What a lookup throws is its answer, too: whoever waits for one, and has lent memory for it, hears of it. Only the first counts. */
+function ask(
+  lookup: UdpLookup,
+  host: string,
+  family: 4 | 6,
+  done: (error: Error | null, ip: string) => void,
+): void {
+  let answered = false;
+  const answer = (error: Error | null, ip: string): void => {
+    if (answered) return;
+    answered = true;
+    done(error ?? null, ip);
+  };
+  try {
+    lookup(host, family, answer);
+  } catch (error) {
+    // A listener of the program's may have thrown inside of the answer: that is not ours to keep.
+    if (answered) throw error;
+    releases.run(() => answer(error as Error, ''));
+  }
 }
 
 /** As dgram.createSocket(). */

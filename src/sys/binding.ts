@@ -60,7 +60,11 @@ export interface Native {
    * The control buffer is 512 bytes and its length is reset for every record: a short one would lose the record.
    */
   drainErrors(fd: number, out: Uint32Array): number;
-  /** Zero-copy calls of this descriptor whose completion has not been drained yet. */
+  /**
+   * Zero-copy calls of this descriptor whose completion has not been drained yet. A call that failed (but for EAGAIN) may have
+   * taken a number all the same, and counts until drainErrors() has found the queue empty; for good, if another call was
+   * made before that.
+   */
   outstanding(fd: number): number;
 
   // --- datagrams ---
@@ -124,11 +128,6 @@ export interface Native {
   slabDetach(slab: ArrayBuffer, buffer: ArrayBuffer): number;
   /** Address modulo the page size, to assert alignment; and whether two views share memory is asked of JS, not here. */
   pageOffset(bytes: Uint8Array): number;
-  /**
-   * memcpy for a batch: copies `count` pairs; triple i of `ops` is (sourceOffset, destinationOffset, length).
-   * Bounds are checked, `-EFAULT` otherwise, with nothing copied.
-   */
-  copyBatch(destination: Uint8Array, source: Uint8Array, ops: Uint32Array, count: number): number;
 
   // --- process ---
   /** RLIMIT_MEMLOCK's soft limit in bytes, or -1 when unlimited or the process has CAP_IPC_LOCK. */

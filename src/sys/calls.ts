@@ -4,10 +4,10 @@
  * Only for what happens once per socket. The data path (sendv, readv, drainErrors, outq) calls native() itself, where a
  * negative number is an everyday answer and an Error object would cost more than the call.
  */
-import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
+import { errnoError, errnoOf } from '../core/errors.ts';
 import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
 import { native } from './binding.ts';
-import { AF_INET, AF_INET6, SO_ERROR, SOL_SOCKET } from './constants.ts';
+import { AF_INET, AF_INET6 } from './constants.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 const EINPROGRESS = -errnoOf('EINPROGRESS');
@@ -32,7 +32,7 @@ export function bind(fd: number, address: string, port: number, scopeId = 0): vo
   if (result < 0) throw errnoError(result, 'bind', { address, port });
 }
 
-/** True when connected at once, false when EPOLLOUT will tell; takeError() then has the outcome. */
+/** True when connected at once, false when EPOLLOUT will tell; SO_ERROR then has the outcome. */
 export function connect(fd: number, address: string, port: number, scopeId = 0): boolean {
   const result = native().connect(fd, encodeSockaddr(address, port, scopeId));
   if (result === EINPROGRESS) return false;
@@ -72,23 +72,9 @@ export function getOption(fd: number, level: number, name: number): number {
   return check(native().getsockoptInt(fd, level, name), 'getsockopt');
 }
 
-/** For options that are structures. */
-export function setOptionBytes(fd: number, level: number, name: number, value: Uint8Array): void {
-  check(native().setsockopt(fd, level, name, value), 'setsockopt');
-}
-
 /** For options that are structures: fills `out` and returns the length written. */
 export function getOptionBytes(fd: number, level: number, name: number, out: Uint8Array): number {
   return check(native().getsockopt(fd, level, name, out), 'getsockopt');
-}
-
-/**
- * Reads and clears the pending error of a socket (SO_ERROR). Drain the error queue first: EPOLLERR stays set until
- * both are empty.
- */
-export function takeError(fd: number, syscall: string): ZerotxError | undefined {
-  const errno = getOption(fd, SOL_SOCKET, SO_ERROR);
-  return errno === 0 ? undefined : errnoError(errno, syscall);
 }
 
 export function shutdown(fd: number, how: number): void {

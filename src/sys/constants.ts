@@ -23,6 +23,7 @@ export const SHUT_WR = 1;
 export const SOL_SOCKET = 1;
 export const SO_REUSEADDR = 2;
 export const SO_ERROR = 4;
+export const SO_BROADCAST = 6;
 export const SO_SNDBUF = 7;
 export const SO_RCVBUF = 8;
 export const SO_KEEPALIVE = 9;
@@ -45,12 +46,12 @@ export const IPV6_V6ONLY = 26;
 
 // linux/socket.h; the addon adds MSG_DONTWAIT and MSG_NOSIGNAL itself
 export const MSG_PEEK = 0x2;
-export const MSG_TRUNC = 0x20;
 export const MSG_MORE = 0x8000;
 export const MSG_ZEROCOPY = 0x4000000;
 
 // linux/eventpoll.h; the addon adds EPOLLET itself
 export const EPOLLIN = 0x1;
+export const EPOLLPRI = 0x2;
 export const EPOLLOUT = 0x4;
 export const EPOLLERR = 0x8;
 export const EPOLLHUP = 0x10;

@@ -16,26 +16,10 @@
 /** Words of one record. */
 export const ERRQUEUE_WORDS = 6;
 
-/** Values of ee_origin. */
-export const SO_EE_ORIGIN_NONE = 0;
-export const SO_EE_ORIGIN_LOCAL = 1;
-export const SO_EE_ORIGIN_ICMP = 2;
-export const SO_EE_ORIGIN_ICMP6 = 3;
-export const SO_EE_ORIGIN_TIMESTAMPING = 4;
-export const SO_EE_ORIGIN_ZEROCOPY = 5;
-export const SO_EE_ORIGIN_TXTIME = 6;
-
-/** Bit of ee_code in a zero-copy record: the kernel copied after all. */
-export const SO_EE_CODE_ZEROCOPY_COPIED = 1;
-
-export interface ErrorRecord {
-  readonly errno: number;
-  readonly origin: number;
-  readonly type: number;
-  readonly code: number;
-  readonly info: number;
-  readonly data: number;
-}
+/** ee_origin of a zero-copy record. */
+const SO_EE_ORIGIN_ZEROCOPY = 5;
+/** Bit of ee_code in one: the kernel copied after all. */
+const SO_EE_CODE_ZEROCOPY_COPIED = 1;
 
 /** Inclusive numbers modulo 2^32: `hi < lo` at the wrap. */
 export interface CompletionRange {
@@ -56,23 +40,6 @@ export function isCopied(words: Uint32Array, i: number): boolean {
 /** Numbers confirmed by record `i`; only for zero-copy completions. */
 export function completionRange(words: Uint32Array, i: number): CompletionRange {
   return { lo: word(words, i, 4), hi: word(words, i, 5) };
-}
-
-/** How many numbers an inclusive range has: 1 to 2^32. */
-export function rangeLength(range: CompletionRange): number {
-  return ((range.hi - range.lo) >>> 0) + 1;
-}
-
-/** All fields of record `i`, by name: for records of other origins, and for logs. */
-export function errorRecord(words: Uint32Array, i: number): ErrorRecord {
-  return {
-    errno: word(words, i, 0),
-    origin: word(words, i, 1),
-    type: word(words, i, 2),
-    code: word(words, i, 3),
-    info: word(words, i, 4),
-    data: word(words, i, 5),
-  };
 }
 
 function word(words: Uint32Array, i: number, field: number): number {

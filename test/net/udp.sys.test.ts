@@ -201,7 +201,9 @@ for (const { type, connected } of variants) {
       const lent = sender.sendSegments(payload, 1000, { ...where, signal: abort.signal });
       const waiting = sender.sendSegments(pattern(10), 10, { ...where, signal: abort.signal });
       const after = sender.sendSegments(pattern(20), 10, where);
+      assert.equal(sender.getSendQueueCount(), 3);
       abort.abort(new Error('enough'));
+      assert.deepEqual([sender.getSendQueueCount(), sender.getSendQueueSize()], [1, 20]);
       await assert.rejects(waiting, { name: 'AbortError', code: 'ABORT_ERR' });
       const error = await lent.then(
         () => assert.fail('it was aborted'),
@@ -211,6 +213,7 @@ for (const { type, connected } of variants) {
       assert.equal(error.cause.code, 'ABORT_ERR');
       assert.equal((await error.released).bytes, payload.length);
       assert.equal((await after).bytes, 20, 'other sends go on');
+      assert.deepEqual([sender.getSendQueueCount(), sender.getSendQueueSize()], [0, 0]);
       assert.equal(sender.stats().zerocopy.pinnedBytes, 0);
       const aborted = sender.sendSegments(payload, 1000, { ...where, signal: AbortSignal.abort() });
       await assert.rejects(aborted, { code: 'ABORT_ERR' });
@@ -418,6 +421,63 @@ describe('the life of a socket', { timeout: 8 * DEADLINE_MS }, () => {
     assert.equal(((await connecting) as Error & { code: string }).code, 'ENOTFOUND');
     assert.deepEqual(asked[0], ['0.0.0.0', 4]);
     assert.deepEqual(asked[1], ['somewhere', 4]);
+  });
+
+  it('takes what a lookup throws for its answer, and gives back what it would have sent', async () => {
+    let fails = true;
+    const socket = make({
+      type: 'udp4',
+      lookup: (name, family, callback) => {
+        if (fails) throw new Error(`no ${name}`);
+        callback(null, name, family);
+        callback(null, 'twice', family);
+      },
+    });
+    for (let i = 0; i < 2; i++) {
+      const failed = once(socket, 'error');
+      socket.bind(0, () => assert.fail('it has no address'));
+      assert.equal((await failed)[0].message, 'no 0.0.0.0');
+    }
+    fails = false;
+    socket.bind(0); // the lookup answers at once
+    assert.notEqual(socket.address().port, 0);
+    fails = true;
+    const pool = new Pool();
+    const lease = await pool.acquire(1000);
+    const { signal } = new AbortController();
+    const sending = socket.sendSegments(lease, 100, { port: 9, address: 'nowhere', signal });
+    await assert.rejects(sending, { message: 'no nowhere' });
+    assert.equal(lease.state, 'held');
+    lease.release();
+    assert.equal(pool.stats().leases, 0);
+    await assert.rejects(sent(socket, 'x', 9, 'nowhere'), { message: 'no nowhere' });
+    const error = await new Promise<Error | undefined>((resolve) => socket.connect(9, 'nowhere', resolve));
+    assert.equal(error?.message, 'no nowhere');
+  });
+
+  it('lets through what a listener throws inside of the answer to a lookup', async () => {
+    const socket = make({ type: 'udp4', lookup: (name, family, callback) => callback(null, name, family) });
+    const thrown = new Error('of the listener');
+    socket.once('listening', () => {
+      throw thrown;
+    });
+    socket.on('error', () => assert.fail('the lookup was right'));
+    assert.throws(() => socket.bind(0, '127.0.0.1'), thrown);
+    assert.equal(socket.address().address, '127.0.0.1');
+  });
+
+  it('ends when close() waited for a bind() that fails', async () => {
+    const { port } = await bound({ type: 'udp4' });
+    const socket = make({ type: 'udp4' });
+    const events: string[] = [];
+    for (const event of ['error', 'close'] as const) socket.on(event, () => events.push(event));
+    socket.bind(port, '127.0.0.1');
+    const waiting = sent(socket, 'x', port);
+    const closed = new Promise<void>((resolve) => socket.close(resolve));
+    await assert.rejects(waiting, { code: 'EADDRINUSE' });
+    await closed;
+    assert.deepEqual(events, ['error', 'close']);
+    assert.throws(() => socket.close(), { code: 'ERR_SOCKET_DGRAM_NOT_RUNNING' });
   });
 
   it('ends with its signal', async () => {

@@ -142,7 +142,7 @@ export function fillZerocopy(fd: number, bytes: Uint8Array, callsMax: number): n
 
 /** close(2) that sends RST: SO_LINGER with a time of 0. */
 export function closeWithReset(fd: number): void {
-  calls.setOptionBytes(fd, SOL_SOCKET, SO_LINGER, new Uint8Array(Int32Array.of(1, 0).buffer));
+  native().setsockopt(fd, SOL_SOCKET, SO_LINGER, new Uint8Array(Int32Array.of(1, 0).buffer));
   calls.close(fd);
 }
 

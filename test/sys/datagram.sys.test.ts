@@ -4,9 +4,22 @@ import { describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
-import { EPOLLIN, MSG_ZEROCOPY, SO_ZEROCOPY, SOL_SOCKET, SOL_UDP, UDP_GRO } from '../../src/sys/constants.ts';
+import {
+  AF_INET6,
+  EPOLLIN,
+  IPPROTO_IPV6,
+  MSG_ZEROCOPY,
+  SO_ERROR,
+  SO_ZEROCOPY,
+  SOCK_DGRAM,
+  SOL_SOCKET,
+  SOL_UDP,
+  UDP_GRO,
+} from '../../src/sys/constants.ts';
+import { ERRQUEUE_WORDS } from '../../src/wire/errqueue.ts';
 import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES } from '../../src/wire/sockaddr.ts';
 import { DEADLINE_MS, lendable, released, udpSocket, waitFor } from '../support/sockets.ts';
+import { skipFamily } from '../support/udp.ts';
 
 const EINVAL = -errnoOf('EINVAL');
 const EAGAIN = -errnoOf('EAGAIN');
@@ -116,5 +129,80 @@ describe('datagrams', { timeout: 4 * DEADLINE_MS }, () => {
     assert.equal(native().recvBatch(fd, buffer, 50, 0, info.subarray(5), names), EINVAL);
     assert.equal(native().recvBatch(fd, buffer, 50, 0, info, names.subarray(29)), EINVAL);
     calls.close(fd);
+  });
+});
+
+// linux/in6.h
+const IPV6_MTU = 24;
+const IPV6_RECVERR = 25;
+const IPV6_MTU_MIN = 1280;
+
+/** On IPv6 a socket may limit its own MTU. */
+const skip = skipFamily('udp6');
+
+describe('flagged calls that fail', { timeout: 2 * DEADLINE_MS, skip }, () => {
+  /** A lending socket whose segments may have 1232 bytes at most, and one it can send to. */
+  function open() {
+    const [fd, to] = [0, 0].map(() => {
+      const made = calls.socket(AF_INET6, SOCK_DGRAM);
+      calls.bind(made, '::1', 0);
+      return made;
+    }) as [number, number];
+    calls.setOption(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
+    calls.setOption(fd, IPPROTO_IPV6, IPV6_MTU, IPV6_MTU_MIN);
+    const target = encodeSockaddr('::1', calls.localAddress(to).port);
+    const memory = [lendable(5000)];
+    const send = (segmentBytes: number) =>
+      native().sendGso(fd, memory, 1, MSG_ZEROCOPY, segmentBytes, target);
+    /** Refused when the datagrams are made and have got a number: EMSGSIZE, before Linux 6.14 EINVAL. */
+    const refused = () => assert.ok([-errnoOf('EMSGSIZE'), EINVAL].includes(send(2000)));
+    return { fd, to, target, send, refused };
+  }
+  const one = new Uint32Array(ERRQUEUE_WORDS);
+  const many = new Uint32Array(16 * ERRQUEUE_WORDS);
+
+  it('count until the queue was read, whether they have a number or not', () => {
+    const { fd, to, target, send, refused } = open();
+    refused();
+    assert.equal(native().outstanding(fd), 1, 'it may have one');
+    assert.equal(native().drainErrors(fd, many), 1);
+    assert.deepEqual([...many.subarray(4, 6)], [0, 0], 'it had');
+    assert.equal(native().outstanding(fd), 0);
+    const tooLong = [lendable(70_000)];
+    assert.equal(native().sendGso(fd, tooLong, 1, MSG_ZEROCOPY, 0, target), -errnoOf('EMSGSIZE'));
+    assert.equal(native().outstanding(fd), 1);
+    assert.equal(native().drainErrors(fd, many), 0, 'it had none');
+    assert.equal(native().outstanding(fd), 0);
+    assert.equal(send(1000), 5000);
+    assert.equal(native().outstanding(fd), 1);
+    assert.equal(native().drainErrors(fd, many), 1);
+    assert.deepEqual([...many.subarray(4, 6)], [1, 1]);
+    assert.equal(native().outstanding(fd), 0);
+    for (const each of [fd, to]) calls.close(each);
+  });
+
+  it('never make others look confirmed that are not', async () => {
+    const { fd, to, send, refused } = open();
+    const closed = calls.socket(AF_INET6, SOCK_DGRAM);
+    calls.bind(closed, '::1', 0);
+    const nobody = encodeSockaddr('::1', calls.localAddress(closed).port);
+    calls.close(closed);
+    calls.setOption(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+    refused();
+    // An ICMP error in between keeps the kernel from merging the records of the two calls.
+    native().sendGso(fd, [Buffer.from('x')], 1, 0, 0, nobody);
+    let errors = 0;
+    await waitFor(fd, 0, () => {
+      errors ||= native().getsockoptInt(fd, SOL_SOCKET, SO_ERROR);
+      return errors !== 0;
+    });
+    assert.equal(send(1000), 5000);
+    assert.equal(native().outstanding(fd), 2);
+    assert.equal(native().drainErrors(fd, one), 1);
+    assert.deepEqual([...one.subarray(4)], [0, 0], 'of the call that failed');
+    assert.equal(native().outstanding(fd), 1, 'the other one is not confirmed');
+    assert.equal(native().drainErrors(fd, many), 2);
+    assert.equal(native().outstanding(fd), 0);
+    for (const each of [fd, to]) calls.close(each);
   });
 });

@@ -38,38 +38,6 @@ describe('slabCreate', () => {
   });
 });
 
-describe('copyBatch', () => {
-  it('copies all triples, also between overlapping ranges', () => {
-    const source = Buffer.from('abcdefgh');
-    const destination = Buffer.alloc(8, '.');
-    const ops = Uint32Array.of(0, 4, 3, 7, 0, 1, 8, 8, 0);
-    assert.equal(native().copyBatch(destination, source, ops, 3), 0);
-    assert.equal(destination.toString(), 'h...abc.');
-    assert.equal(native().copyBatch(source, source, Uint32Array.of(0, 2, 6), 1), 0);
-    assert.equal(source.toString(), 'ababcdef');
-  });
-
-  it('copies nothing when one triple is out of bounds', () => {
-    const EFAULT = -errnoOf('EFAULT');
-    const source = Buffer.from('abcdefgh');
-    const destination = Buffer.alloc(8, '.');
-    const bad = [
-      [0, 8, 1],
-      [8, 0, 1],
-      [0, 0, 9],
-      [0xffffffff, 0, 2],
-      [0, 0xffffffff, 2],
-      [1, 0, 0xffffffff],
-    ];
-    for (const triple of bad) {
-      const ops = Uint32Array.of(0, 0, 4, ...triple);
-      assert.equal(native().copyBatch(destination, source, ops, 2), EFAULT, `${triple}`);
-    }
-    assert.equal(native().copyBatch(destination, source, Uint32Array.of(0, 0, 4), 2), -errnoOf('EINVAL'));
-    assert.equal(destination.toString(), '........');
-  });
-});
-
 describe('windows of a slab', () => {
   const EINVAL = -errnoOf('EINVAL');
 

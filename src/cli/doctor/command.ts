@@ -1,7 +1,9 @@
 /** `zerotx doctor`: what this host can do for lent memory, one line for each check as it comes. */
+
 import { arch, release } from 'node:os';
 import { Command } from 'commander';
 import { doctor, doctorChecks, type Finding, zerocopyIsPossible } from '../../index.ts';
+import { printableJson } from '../printable.ts';
 import type { Tool } from '../tool.ts';
 import { findingLine, summaryLine } from './lines.ts';
 
@@ -57,7 +59,7 @@ async function run(tool: Tool, command: Command, options: Options): Promise<void
     command.error(`error: ${(error as Error).message}`);
   }
   const possible = zerocopyIsPossible(findings);
-  if (options.json === true) tool.line(JSON.stringify(report(tool.version, to, findings, possible), null, 2));
+  if (options.json === true) tool.line(printableJson(report(tool.version, to, findings, possible)));
   else tool.line(summaryLine(findings, possible));
   tool.exitCode = possible ? 0 : 1;
 }

@@ -1,6 +1,8 @@
 /** `zerotx explain`: why the sockets of a live program copied, and what changing it would save. */
+
 import { Command } from 'commander';
 import { measureSendCosts, type SendCosts } from '../../index.ts';
+import { printableJson } from '../printable.ts';
 import type { Tool } from '../tool.ts';
 import { othersOf, reasonsOf } from './reasons.ts';
 import { findPrograms, type Program, parseTarget, type Target } from './target.ts';
@@ -57,7 +59,7 @@ async function run(tool: Tool, target: Target, { json = false, all = false }: Op
     programs.push(explained(program, ways, costs, target.kind !== 'address'));
   }
   if (json) {
-    tool.line(JSON.stringify({ zerotx: tool.version, costs: costs ?? null, programs }, null, 2));
+    tool.line(printableJson({ zerotx: tool.version, costs: costs ?? null, programs }));
     return;
   }
   for (const program of programs) for (const line of [...programLines(program, all), '']) tool.line(line);

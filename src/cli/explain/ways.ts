@@ -1,5 +1,6 @@
 /** The ways to the peers of sockets, as doctor() sees them: each is looked at once, and only where something was copied. */
 import { readFileSync, readlinkSync } from 'node:fs';
+import { isIP } from 'node:net';
 import { basename } from 'node:path';
 import { doctor, type Finding } from '../../index.ts';
 import type { SocketStats } from '../../net/index.ts';
@@ -34,6 +35,10 @@ export class Ways {
 }
 
 async function wayTo(remote: string): Promise<Way> {
+  // It is what the other program says: a name in it would be a question to the DNS in our name.
+  if (isIP(remote.replace(/:\d+$/, '').replace(/^\[|\]$/g, '')) === 0) {
+    return { unknown: 'the other end is no IP address' };
+  }
   const findings: Finding[] = [];
   try {
     for await (const finding of doctor({ to: remote, only: ['device'] })) findings.push(finding);

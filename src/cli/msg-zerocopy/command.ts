@@ -1,5 +1,7 @@
 /** `zerotx msg-zerocopy`: the kernel's selftest of MSG_ZEROCOPY as people know it, over the sockets of this package. */
+
 import { Argument, Command, InvalidArgumentError } from 'commander';
+import { printableJson } from '../printable.ts';
 import { parseNumber } from '../stress/numbers.ts';
 import type { Tool } from '../tool.ts';
 import { type Companion, startCompanion } from './companion.ts';
@@ -109,7 +111,7 @@ async function receiveHere(tool: Tool, settings: Settings, json: boolean): Promi
       else tool.line(text);
     },
   });
-  if (json) tool.line(JSON.stringify({ role: 'receive', test: settings.test, ...received }, null, 2));
+  if (json) tool.line(printableJson({ role: 'receive', test: settings.test, ...received }));
   else tool.line(receiveLine(received));
   if (received.error !== null) tool.error(`zerotx: ${received.error}`);
   tool.exitCode = received.error === null ? 0 : 1;
@@ -171,7 +173,7 @@ async function sendTo(tool: Tool, settings: Settings, { target, json, companion 
 }
 
 function print(tool: Tool, report: SendReport, json: boolean): void {
-  if (json) tool.line(JSON.stringify({ zerotx: tool.version, ...report }, null, 2));
+  if (json) tool.line(printableJson({ zerotx: tool.version, ...report }));
   else for (const line of sendLines(report)) tool.line(line);
 }
 

@@ -103,7 +103,9 @@ async function callbacks(): Promise<void> {
 /** The listener of 'connect' throws: the socket works. */
 async function connected(): Promise<void> {
   const { server, port } = await (async () => {
-    const server = createServer((socket: TcpSocket) => own(socket).end('hello'));
+    const server = createServer((socket: TcpSocket) =>
+      own(socket).once('data', (early: Buffer) => socket.end(`hello ${early}`)),
+    );
     server.listen(0, HOST);
     await once(server, 'listening');
     return { server, port: (server.address() as { port: number }).port };
@@ -115,7 +117,7 @@ async function connected(): Promise<void> {
     text += chunk;
   });
   await once(client, 'end');
-  assert.deepEqual([text, thrown], ['hello', 1]);
+  assert.deepEqual([text, thrown], ['hello early', 1]);
   server.close();
 }
 

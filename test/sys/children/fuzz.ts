@@ -98,7 +98,6 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   getpeername: fc.tuple(descriptor, bytes),
   listen: fc.tuple(descriptor, number),
   shutdown: fc.tuple(descriptor, fc.nat(3)),
-  copyBatch: fc.tuple(bytes, bytes, words, fc.nat(10)),
   slabCreate: fc.tuple(number, fc.boolean()),
 };
 const call = fc.constantFrom(...names).chain((name) => {
