@@ -41,6 +41,7 @@ struct env {
   struct slot *slots;
   uint32_t slot_count;
   struct reactor *reactor;
+  struct slab *slabs;  /* those that an ArrayBuffer refers to */
   struct slab *parked; /* finalized slabs that wait for the sockets to be closed */
   napi_async_cleanup_hook_handle hook;
   int64_t budget_pages; /* this environment's share of the process-wide account */

@@ -22,16 +22,19 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define SLAB_BYTES_MAX ((int64_t)1 << 30) /* every supported Node takes an external ArrayBuffer of this size */
 
-/* Set on the ArrayBuffers that slabCreate returned, and only there: what they wrap is a struct slab. */
-static const napi_type_tag slab_tag = {0x9d3b7a52c1e84f06, 0xb1f0246e8a5dc937};
-
 struct slab {
   struct env *env;
   char *memory;
   size_t bytes;
   uint32_t refs;     /* backing stores: its own and those of its windows */
-  struct slab *next; /* in env->parked */
+  struct slab *next; /* in env->slabs, or in env->parked when nothing refers to it any more */
 };
+
+static void slab_forget(struct slab *slab) {
+  struct slab **link = &slab->env->slabs;
+  while (*link != NULL && *link != slab) link = &(*link)->next;
+  if (*link != NULL) *link = slab->next;
+}
 
 static void slab_free(struct slab *slab) {
   if (slab->env->quarantined) quarantine_add(slab->bytes);
@@ -56,6 +59,7 @@ static bool is_ending(napi_env napi) {
 
 static void slab_unref(napi_env napi, struct slab *slab) {
   if (--slab->refs > 0) return;
+  slab_forget(slab);
   int64_t total;
   napi_adjust_external_memory(napi, -(int64_t)slab->bytes, &total);
   if (slab->env->ended || !is_ending(napi)) {
@@ -123,29 +127,36 @@ static napi_value zt_slab_create(napi_env napi, napi_callback_info info) {
   int64_t total;
   napi_adjust_external_memory(napi, (int64_t)bytes, &total);
   call.env->refs++;
-  /* Without both it still is memory that can be lent, and slabWindow refuses it. */
-  if (napi_wrap(napi, buffer, slab, NULL, NULL, NULL) == napi_ok) napi_type_tag_object(napi, buffer, &slab_tag);
+  slab->next = call.env->slabs;
+  call.env->slabs = slab;
   return buffer;
 }
 
 /*
- * The slab behind an ArrayBuffer that slabCreate returned; NULL for any other, and for one that is detached: what it wraps
- * may be gone, as a reference belongs to the backing store and not to the shell.
+ * The slab that an ArrayBuffer shows from end to end; NULL for any other, and for one that is detached. It is found by its
+ * address, which costs a fraction of a type tag; the last one found is the first to be looked at, as units of a slab are used
+ * in a row.
  */
-static struct slab *slab_of(napi_env napi, napi_value buffer) {
-  bool ours = false;
-  void *slab = NULL, *data = NULL;
+static struct slab *slab_of(struct env *env, napi_value buffer) {
+  void *data = NULL;
   size_t bytes = 0;
-  if (napi_get_arraybuffer_info(napi, buffer, &data, &bytes) != napi_ok || bytes == 0) return NULL;
-  if (napi_check_object_type_tag(napi, buffer, &slab_tag, &ours) != napi_ok || !ours) return NULL;
-  return napi_unwrap(napi, buffer, &slab) == napi_ok ? slab : NULL;
+  if (napi_get_arraybuffer_info(env->napi, buffer, &data, &bytes) != napi_ok || bytes == 0) return NULL;
+  for (struct slab **link = &env->slabs; *link != NULL; link = &(*link)->next) {
+    struct slab *slab = *link;
+    if (slab->memory != data || slab->bytes != bytes) continue;
+    *link = slab->next;
+    slab->next = env->slabs;
+    env->slabs = slab;
+    return slab;
+  }
+  return NULL;
 }
 
 static napi_value zt_slab_window(napi_env napi, napi_callback_info info) {
   CALL(call);
   ARG_INT64(call, 1, offset);
   ARG_INT64(call, 2, bytes);
-  struct slab *slab = slab_of(napi, call.arg[0]);
+  struct slab *slab = slab_of(call.env, call.arg[0]);
   if (slab == NULL || offset < 0 || bytes <= 0) return number(&call, -EINVAL);
   if ((size_t)offset > slab->bytes || (size_t)bytes > slab->bytes - (size_t)offset) return number(&call, -EINVAL);
   napi_value window;
@@ -155,7 +166,7 @@ static napi_value zt_slab_window(napi_env napi, napi_callback_info info) {
 
 static napi_value zt_slab_detach(napi_env napi, napi_callback_info info) {
   CALL(call);
-  struct slab *slab = slab_of(napi, call.arg[0]);
+  struct slab *slab = slab_of(call.env, call.arg[0]);
   void *data = NULL;
   size_t bytes = 0;
   if (slab == NULL || napi_get_arraybuffer_info(napi, call.arg[1], &data, &bytes) != napi_ok || bytes == 0)

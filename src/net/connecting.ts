@@ -195,7 +195,7 @@ export class Connecting {
       throw errnoError(result, 'connect', target === undefined ? { address: remote.address } : remote);
     }
     const handler: TcpHandler = {
-      connected: () => this.#connected(target === undefined ? null : { ...remote, family: domainOf(target) }),
+      connected: () => this.#connected(target === undefined ? null : endpointOf(target, remote.port)),
       failed: (error: ZerotxError) => {
         this.#channel = null;
         if (target === undefined) this.#fail(error);
@@ -242,6 +242,12 @@ export class Connecting {
     this.#over = true;
     this.#observer.failed(error);
   }
+}
+
+/** As the kernel would name it. */
+function endpointOf(target: Target, port: number): Endpoint {
+  const [address, zone] = target.address.split('%') as [string, string?];
+  return { address, port, family: domainOf(target), scopeId: scopeIdOf(zone) };
 }
 
 function domainOf(target: Target): number {

@@ -15,6 +15,7 @@ import { errnoOf } from '../core/errors.ts';
 import { releases } from '../core/releases.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import type { CopyCause } from './counters.ts';
+import type { Borrowed } from './lease.ts';
 
 /** The part of TcpChannel that is needed here. */
 export interface OutgoingChannel {
@@ -38,12 +39,6 @@ export interface Ticket {
 
 /** Protects the memory behind a view while it is lent, and says how to end that; null: it may not be lent. */
 export type Borrow = (view: Uint8Array) => Borrowed | null;
-
-export interface Borrowed {
-  /** The same bytes. */
-  readonly view: Uint8Array;
-  giveBack(): void;
-}
 
 /** A chunk with what came along with it. */
 export class Piece {

@@ -11,7 +11,7 @@ import { type AddressInfo, BlockList, isIP } from 'node:net';
 import { checkObject, wrongType } from '../core/arguments.ts';
 import { errnoError, ZerotxError } from '../core/errors.ts';
 import { normalizeArgs } from './connect-options.ts';
-import { addressText, type Endpoint, familyText } from './endpoint.ts';
+import { addressInfo, addressText, type Endpoint, familyText } from './endpoint.ts';
 import { isIpv6Available } from './local.ts';
 import { nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
@@ -140,8 +140,7 @@ export class TcpServer extends EventEmitter {
   address(): AddressInfo | string | null {
     if (this.#listener === null) return null;
     if (this.#path !== null) return this.#path;
-    const endpoint = this.#listener.address as Endpoint;
-    return { address: addressText(endpoint), family: familyText(endpoint), port: endpoint.port };
+    return addressInfo(this.#listener.address as Endpoint);
   }
 
   getConnections(callback: (error: Error | null, count: number) => void): this {
