@@ -33,6 +33,8 @@ export class Batches implements Turn {
   #callback: WriteCallback = () => {};
   /** Inside begin(): the stream is not told yet, so that it queues what the program writes next. */
   #isBeginning = false;
+  /** What ended the stream: a chunk that it still hands over must not go out behind a hole. */
+  #failure: Error | null = null;
   #isAccepted = false;
 
   /** `flushed` hears the result of each Outgoing.begin(); `forget`, of bytes that the stream would count for ever. */
@@ -75,6 +77,10 @@ export class Batches implements Turn {
     const handed = Array.isArray(chunk) ? writtenBytes : (chunk as Buffer).byteLength;
     if (handed < writtenBytes) this.#forget(writtenBytes - handed);
     const outgoing = this.#outgoing;
+    if (this.#failure !== null) {
+      callback(this.#failure);
+      return;
+    }
     if (outgoing !== null) this.#begin(outgoing, chunk, writtenBytes, callback);
     else if (connecting) {
       const start = (): void => this.#begin(this.#outgoing as Outgoing, chunk, writtenBytes, callback);
@@ -129,6 +135,7 @@ export class Batches implements Turn {
 
   #tellStream(error: Error | null): void {
     if (error === null) this.acceptedBytes += this.#bytes;
+    else this.#failure ??= error;
     this.#callback(error);
   }
 }

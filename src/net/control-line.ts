@@ -52,11 +52,16 @@ export class LineConnection {
   #closesWhenSent = false;
   #closed = false;
 
-  /** Takes over a connected descriptor. */
+  /** Takes over a connected descriptor; throws, with the descriptor closed, if the kernel cannot watch it. */
   constructor(fd: number, options: LineOptions) {
     this.#fd = fd;
     this.#options = options;
-    this.#registration = reactor().add(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, () => this.#onEvents());
+    try {
+      this.#registration = reactor().add(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP, () => this.#onEvents());
+    } catch (error) {
+      calls.close(fd);
+      throw error;
+    }
     this.#timer = setTimeout(
       () => this.#end(new ZerotxError('ETIMEDOUT', `no line within ${options.limitMs} ms`)),
       options.limitMs,

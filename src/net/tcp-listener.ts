@@ -15,7 +15,7 @@ import {
   SOCK_STREAM,
   SOL_SOCKET,
 } from '../sys/constants.ts';
-import { reactor } from '../sys/reactor.ts';
+import { type Registration, reactor } from '../sys/reactor.ts';
 import { decodeSockaddr, encodeSockaddrUn, SOCKADDR_UN_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
 import { scopeIdOf } from './local.ts';
 
@@ -93,7 +93,14 @@ export function listenTcp(
     retry = null;
     acceptAll();
   };
-  const registration = reactor().add(fd, EPOLLIN, acceptAll);
+  let registration: Registration;
+  try {
+    registration = reactor().add(fd, EPOLLIN, acceptAll);
+  } catch (error) {
+    native().close(fd);
+    if (options.path !== undefined) unlink(options.path);
+    throw error;
+  }
   return {
     address,
     close() {
@@ -150,7 +157,12 @@ function bindPath(path: string, { readableAll, writableAll }: ListenOptions): nu
   const result = native().bind(fd, sockaddr);
   if (result === 0) {
     const wanted = (readableAll ? 0o444 : 0) | (writableAll ? 0o222 : 0);
-    if (wanted !== 0 && !path.startsWith('\0')) chmodSync(path, (statSync(path).mode & 0o777) | wanted);
+    try {
+      if (wanted !== 0 && !path.startsWith('\0')) chmodSync(path, (statSync(path).mode & 0o777) | wanted);
+    } catch (error) {
+      native().close(fd);
+      throw error;
+    }
     return fd;
   }
   native().close(fd);

@@ -145,6 +145,9 @@ export function encodeSockaddrUn(path: string): Uint8Array {
   const abstract = name[0] === 0;
   // A path ends with a zero byte; an abstract name is as long as the structure says.
   const length = 2 + name.length + (abstract ? 0 : 1);
+  if (!abstract && name.includes(0)) {
+    throw new ZerotxError('EINVAL', `Unix socket path ${JSON.stringify(path)} with a zero byte in it`);
+  }
   if (length > SOCKADDR_UN_BYTES || name.length === 0) {
     throw new ZerotxError(
       name.length === 0 ? 'EINVAL' : 'ENAMETOOLONG',

@@ -18,6 +18,7 @@ import * as calls from '../../src/sys/calls.ts';
 import { AF_INET, SOCK_STREAM } from '../../src/sys/constants.ts';
 import {
   closeDoor,
+  closing,
   doorPair,
   FORCE,
   fillNumbers,
@@ -153,6 +154,55 @@ describe('sends that go wrong half-way', { timeout: 20_000 }, () => {
       assert.equal(client.writableLength, 0);
     });
   }
+});
+
+describe('writes behind one that failed, before the program is told', { timeout: 20_000 }, () => {
+  const ways: readonly [name: string, write: (client: TcpSocket, bytes: Buffer) => void][] = [
+    ['send()', (client, bytes) => void client.send(bytes).catch(() => {})],
+    [
+      'a corked write()',
+      (client, bytes) => {
+        client.cork();
+        client.write(bytes);
+        client.uncork();
+      },
+    ],
+    ['write()', (client, bytes) => void client.write(bytes)],
+  ];
+  for (const [name, write] of ways) {
+    it(`${name} in 'drain' sends nothing behind a chunk whose memory was taken`, async () => {
+      const { client, peer } = await rawPair({ receiveBytes: 16 * KIB });
+      const victim = new Uint8Array(1000);
+      client.write(numbers(PLENTY));
+      client.write(victim);
+      structuredClone(victim.buffer, { transfer: [victim.buffer] });
+      client.once('drain', () => write(client, numbers(PIECE, PLENTY)));
+      const closed = closing(client);
+      await peer.read();
+      assert.deepEqual((await closed).codes, ['ZTX_MEMORY_TAKEN']);
+      assert.equal(peer.total, PLENTY);
+    });
+  }
+
+  it('an empty lease that is sent when the connection is gone is settled, and comes back', async () => {
+    const { client, peer } = await rawPair({ zerocopy: FORCE });
+    const pool = new Pool({ maxBytes: MIB });
+    const lease = pool.tryAcquire(1000) as Lease;
+    lease.length = 0;
+    const closed = closing(client);
+    peer.reset();
+    client.write('fails');
+    const sent = client.send(lease);
+    const written = new Promise<unknown>((resolve) => {
+      client.cork();
+      client.write(lease, resolve);
+      client.uncork();
+    });
+    lease.release();
+    await Promise.allSettled([sent, written]);
+    await closed;
+    assert.equal(pool.stats().leases, 0);
+  });
 });
 
 describe('mistakes of servers', { timeout: 20_000 }, () => {
