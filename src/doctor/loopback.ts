@@ -131,8 +131,12 @@ export async function lendOnce(
   calls.setOption(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
   const sys = native();
   const bytes = sys.sendv(fd, views, views.length, MSG_ZEROCOPY);
-  if (bytes < 0) throw errnoError(bytes, 'sendmsg');
   const records = new Uint32Array(4 * ERRQUEUE_WORDS);
+  if (bytes < 0) {
+    // It may have used up a number: the queue tells, before the next call is made.
+    sys.drainErrors(fd, records);
+    throw errnoError(bytes, 'sendmsg');
+  }
   let copied = false;
   await ready(fd, EPOLLRDHUP, signal, () => {
     const count = sys.drainErrors(fd, records);

@@ -55,15 +55,7 @@ export function listenTcp(
   options: ListenOptions,
   accepted: (fd: number, peer: SocketAddress) => void,
 ): Listener {
-  const fd = options.path === undefined ? bindIp(options) : bindPath(options.path, options);
-  let address: SocketAddress | null;
-  try {
-    calls.listen(fd, options.backlog);
-    address = options.path === undefined ? calls.localAddress(fd) : null;
-  } catch (error) {
-    native().close(fd);
-    throw error;
-  }
+  const { fd, address } = open(options);
   let closed = false;
   let retry: NodeJS.Immediate | NodeJS.Timeout | null = null;
   let refed = true;
@@ -135,6 +127,19 @@ function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort }: ListenOp
     if (isIpv6) calls.setOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, ipv6Only === true ? 1 : 0);
     calls.bind(fd, host, port, scopeIdOf(zone));
     return fd;
+  } catch (error) {
+    native().close(fd);
+    throw error;
+  }
+}
+
+/** Bound and listening; the address is null for a Unix socket. */
+function open(options: ListenOptions): { fd: number; address: SocketAddress | null } {
+  const { path } = options;
+  const fd = path === undefined ? bindIp(options) : bindPath(path, options);
+  try {
+    calls.listen(fd, options.backlog);
+    return { fd, address: path === undefined ? calls.localAddress(fd) : null };
   } catch (error) {
     native().close(fd);
     throw error;
