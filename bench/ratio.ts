@@ -38,3 +38,14 @@ export function ratioWithin(bounds: Readonly<Record<string, Bound>>): Ratio {
 export function total(slices: readonly SliceResult[], side: string, counter: string): number {
   return slices.reduce((sum, slice) => sum + slice.sides[side]!.counters[counter]!, 0);
 }
+
+/** Of cells that also sent messages which they had written into before: the same ratio, beside that of a key. */
+export function refilledDetails([tops, top]: Measure, [bottoms, bottom]: Measure): Details {
+  const above = tops.map(top);
+  const below = bottoms.map(bottom);
+  return {
+    refilledUs: median(above),
+    refilledOtherUs: median(below),
+    refilledRatio: pairedRatio(above, below).value,
+  };
+}

@@ -1,6 +1,7 @@
 /**
  * Puts the compiled addon, without its symbol table, where node-gyp-build looks for it in an installed package:
  * prebuilds/linux-<arch>/zerotx.node. The published tarball carries it, so installing needs no compiler; git does not.
+ * And binding.gyp where the tarball has it: native/build.mjs says why.
  */
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, mkdirSync, renameSync, statSync } from 'node:fs';
@@ -22,3 +23,4 @@ else if (strip.status !== 0) process.exit(strip.status ?? 1);
 // By rename: a process that has the old one loaded keeps it.
 renameSync(unfinished, target);
 console.log(`${target}: ${statSync(target).size} bytes`);
+copyFileSync(join(root, 'binding.gyp'), join(root, 'native/binding.gyp'));

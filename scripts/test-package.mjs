@@ -1,6 +1,7 @@
 /**
- * The release test: packs, installs the tarball into an empty project on a machine without a compiler, and uses it
- * there: every door, the tools, and the examples of the README.
+ * The release test: packs, installs the tarball into an empty project on a machine without a compiler, once afresh and
+ * once from the lock file, and uses it there: every door, the tools, and the examples of the README. Then the addon is
+ * compiled in the installed package, as on an architecture that nothing was built for.
  *
  * "Without a compiler" is a PATH with nothing but node on it, so that anything that wanted to build would fail. Examples
  * are the fenced js blocks of README.md that import zerotx, and the programs in examples/ that it links to; each must end
@@ -25,6 +26,7 @@ const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const { bin, exports: doors, name } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 const stage = mkdtempSync(join(tmpdir(), 'zerotx-package-'));
 const project = join(stage, 'project');
+const installed = join(project, 'node_modules', name);
 const path = join(stage, 'bin');
 const EXAMPLE_TIMEOUT_MS = 60_000;
 /** Whom the blocks of the README send to. */
@@ -40,8 +42,11 @@ try {
   const tarball = pack();
   install(tarball);
   useDoors();
+  installFromLock();
+  useDoors();
   useTools();
   await runExamples();
+  compile();
   console.log('the package installs without a compiler and works');
 } finally {
   rmSync(stage, { recursive: true, force: true });
@@ -58,11 +63,13 @@ function pack() {
     'README.md',
     'LICENSE',
     'docs/api.md',
+    'native/binding.gyp',
+    'native/build.mjs',
     ...targets(),
   ];
   const missing = wanted.filter((file) => !files.has(file.replace(/^\.\//, '')));
   if (missing.length > 0) throw new Error(`not in the tarball: ${missing.join(', ')}`);
-  const stray = [...files].filter((file) => /^(test|out|build|node_modules|\.)/.test(file));
+  const stray = [...files].filter((file) => /^(test|out|build|node_modules|binding\.gyp|\.)/.test(file));
   if (stray.length > 0) throw new Error(`should not be in the tarball: ${stray.join(', ')}`);
   console.log(
     `${result.filename}: ${files.size} files, ${result.size} bytes packed, ${result.unpackedSize} unpacked`,
@@ -76,15 +83,36 @@ function targets() {
 }
 
 function install(tarball) {
-  const npm = realNpm();
   mkdirSync(project);
   mkdirSync(path);
   symlinkSync(process.execPath, join(path, 'node'));
   writeFileSync(join(project, 'package.json'), '{ "private": true, "type": "module" }\n');
-  const args = [npm, 'install', '--no-audit', '--no-fund', '--omit=dev', tarball];
-  console.log(run(process.execPath, args, inProject()).trim());
-  if (existsSync(join(project, 'node_modules', name, 'build')))
-    throw new Error('the installation compiled the addon');
+  runNpm('install', tarball);
+}
+
+/** Of a package that is only in the lock file npm does not know all of its package.json. */
+function installFromLock() {
+  rmSync(join(project, 'node_modules'), { recursive: true });
+  runNpm('ci');
+}
+
+function runNpm(...args) {
+  const all = [realNpm(), ...args, '--no-audit', '--no-fund', '--omit=dev'];
+  console.log(run(process.execPath, all, inProject()).trim());
+  if (existsSync(join(installed, 'build'))) throw new Error(`npm ${args[0]} compiled the addon`);
+}
+
+/** With the compiler this time, and then loads what came of it. */
+function compile() {
+  rmSync(join(installed, 'prebuilds'), { recursive: true });
+  const started = Date.now();
+  run('npm', ['explore', name, '--', 'npm', 'run', 'build:native'], inProject(process.env.PATH));
+  const seconds = Math.round((Date.now() - started) / 1000);
+  if (existsSync(join(installed, 'binding.gyp'))) throw new Error('binding.gyp was left at the root');
+  const doctor = [join(installed, bin.zerotx), 'doctor', '--only', 'addon'];
+  const found = run(process.execPath, doctor, inProject());
+  if (!found.includes(join(installed, 'build'))) throw new Error(`something else is loaded:\n${found}`);
+  console.log(`compiled in the installed package in ${seconds} s, and loaded`);
 }
 
 /** npm's own script, so that it runs without `env` and a PATH: what npm says when it runs us, or the one on the PATH. */
@@ -150,8 +178,8 @@ async function startPeer() {
   return peer;
 }
 
-function inProject() {
-  const env = { ...process.env, PATH: path };
+function inProject(searched = path) {
+  const env = { ...process.env, PATH: searched };
   // Settings that npm gave to this script, such as the folder of the outer project, are not for the inner one.
   for (const key of Object.keys(env))
     if (/^npm_(config_local_prefix|package_|lifecycle_)/.test(key)) delete env[key];

@@ -3,10 +3,11 @@
  * says that it is enough, then again at 'drain'.
  *
  * Messages come from a working set larger than the caches (`workingSetBytes`), in turn, and are used again when their
- * write has been called back. They are Buffers or, with `source` `leases`, leases of a pool: sending a lease takes the
- * program's view of it away, and reaching it again makes a new view. Variant `touched` writes a number into each message
- * before it is sent, so it must reach it; `untouched` only sends again. A slice ends when all writes have been called
- * back: with lent memory, when all completions are in.
+ * write has been called back. They are Buffers or, with `source` `leases`, leases of a pool. Variant `resent` sends what
+ * is held and never touches it, as a cache of objects does. Variant `refilled` writes a number into each message before
+ * it is sent: into a Buffer, or into `lease.buffer`, which is a new view each time, as sending a lease takes the
+ * program's view of it away. A slice ends when all writes have been called back: with lent memory, when all completions
+ * are in.
  *
  * Side `dialler` is alone: it sends to a wire peer. `sender` and `receiver` are a pair on loopback; the receiver reads by
  * 'data' events or, with `reader` `onread`, into one buffer.
@@ -43,7 +44,7 @@ class Stream {
   #sent = 0;
   #left = 0;
   #outstanding = 0;
-  #touch = false;
+  #refill = false;
   /** The next message is still on its way: goes on with the next that is called back. */
   #starved = false;
   #done: () => void = () => {};
@@ -62,7 +63,7 @@ class Stream {
       this.#done = resolve;
       this.#failed = reject;
       this.#left = count;
-      this.#touch = variant === 'touched';
+      this.#refill = variant === 'refilled';
       this.#pump();
     });
     return difference(zerocopyCounters(this.#socket), before);
@@ -76,7 +77,7 @@ class Stream {
       // Completions may come in another order than the calls did.
       this.#starved = this.#outstanding === messages.length || message.state === 'lent';
       if (this.#starved) return;
-      if (this.#touch) message.buffer.writeUInt32LE(this.#sent >>> 0);
+      if (this.#refill) message.buffer.writeUInt32LE(this.#sent >>> 0);
       this.#sent += 1;
       this.#left -= 1;
       this.#outstanding += 1;

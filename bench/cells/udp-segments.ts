@@ -2,9 +2,11 @@
  * Datagrams of one size, 64 KiB of them at a time, to a peer that drops them all: UdpSocket.sendSegments() makes them of
  * a payload in one call (UDP_SEGMENT).
  *
- * Variants `force` and `off` are two sockets of which one lends and one copies; all else is the same. A dozen payloads
- * are on their way at once, each followed by another when its promise resolves, so that completions are read in
- * batches. They go through a working set larger than the caches, and a number is written into each before it is sent.
+ * Variants are a mode and what is sent, e.g. `force resent`. `force` and `off` are two sockets of which one lends and
+ * one copies; both send the same leases, which go through a working set larger than the caches. `resent` sends what is
+ * held and never touches it, as a cache of objects does; `refilled` writes a number into `lease.buffer` before each
+ * send. A dozen payloads are on their way at once, each followed by another when its promise resolves, so that
+ * completions are read in batches.
  */
 import { once } from 'node:events';
 import { type Lease, Pool, UdpSocket } from 'zerotx/net';
@@ -40,14 +42,16 @@ function sender(): CellSide {
       return {};
     },
     async run({ count, variant }) {
-      const socket = sockets[variant]!;
+      const [mode, source] = variant.split(' ');
+      const socket = sockets[mode!]!;
+      const refill = source === 'refilled';
       const before = zerocopyCounters(socket);
       let left = count;
       const sender = async (): Promise<void> => {
         while (left > 0) {
           left -= 1;
           const lease = leases[next++ % leases.length]!;
-          lease.buffer.writeUInt32LE(next >>> 0);
+          if (refill) lease.buffer.writeUInt32LE(next >>> 0);
           await socket.sendSegments(lease, segmentBytes);
         }
       };

@@ -1,13 +1,27 @@
 /**
  * UDP: one call of UdpSocket.sendSegments() for 44 datagrams, lent and copied, and 44 calls of node:dgram.
  *
+ *   udpGso.cpuZcVsCopy         held leases, lent against copied, never touched, as a cache of objects sends them; in the
+ *                              details the same with a number written into each before it is sent (`refilled...`), and
+ *                              what a C program pays for the same calls out of untouched memory (`floor...`)
+ *   udp.cpu...VsDgram          both sides write a number into each payload before it is sent
+ *
  * The datagrams leave a namespace by a veth whose other end drops them on ingress, before the moment where the kernel
  * would copy lent pages after all.
  */
-import { type CellSpec, cellSpec, interleave, type SliceResult, withCells, withPrefix } from '../harness.ts';
-import { ratioWithin } from '../ratio.ts';
-import type { Bound } from '../stats.ts';
+import {
+  type CellSpec,
+  cellSpec,
+  interleave,
+  type SliceResult,
+  withCells,
+  withPrefix,
+  withVariants,
+} from '../harness.ts';
+import { type Measure, ratioWithin, refilledDetails } from '../ratio.ts';
+import { type Bound, median, pairedRatio } from '../stats.ts';
 import { type Details, type Group, type Results, type SuiteOptions, skipped } from '../suite.ts';
+import { CSender, cpuUs as floorUs } from '../wirepeer/c-sender.ts';
 import { dropOnPeer, makeNetnsPair, type NetnsPair } from '../wirepeer/netns.ts';
 import { neverCopied, zerocopyDetails } from './zerocopy-details.ts';
 
@@ -18,6 +32,11 @@ const WORKING_SET_BYTES = 64 << 20;
 const THRESHOLD_BYTES = 4096;
 /** The discard service; nothing gets there. */
 const PORT = 9;
+const SENT = 'held leases, never touched; refilled: a number written into each first';
+const force = { mode: 'force', thresholdBytes: THRESHOLD_BYTES, segmentBytes: SEGMENT_BYTES };
+/** Payloads in a slice of the C program. */
+const FLOOR_COUNT = 15_000;
+const FLOOR_COUNT_QUICK = 3000;
 
 const bounds: Record<string, Bound> = {
   'udpGso.cpuZcVsCopy.64K': { op: '<=', limit: 0.35 },
@@ -27,61 +46,86 @@ const bounds: Record<string, Bound> = {
 const ratio = ratioWithin(bounds);
 const keys = Object.keys(bounds);
 
+interface Measured {
+  lent: SliceResult[];
+  copied: SliceResult[];
+  lentRefilled: SliceResult[];
+  copiedRefilled: SliceResult[];
+  dgram: SliceResult[];
+}
+
+const cpuUs = (slice: SliceResult): number => slice.cpuUs / slice.count;
+
 async function run(options: SuiteOptions): Promise<Results> {
   const netns = droppingPair();
   if (typeof netns === 'string') return Object.fromEntries(keys.map((key) => [key, skipped(netns)]));
   try {
-    const [lent, copied, dgram] = await withCells(
+    const [lent, copied, lentRefilled, copiedRefilled, dgram] = await withCells(
       [cell(netns, 'udp-segments'), cell(netns, 'dgram')],
       ([gso, node]) =>
         interleave(
           'udp 64K',
           [
-            { cell: gso!, variant: 'force' },
-            { cell: gso!, variant: 'off' },
-            { cell: node!, variant: 'copy' },
+            ...withVariants(gso!, ['force resent', 'off resent', 'force refilled', 'off refilled']),
+            { cell: node!, variant: 'refilled' },
           ],
           options.pairs,
           options.timing,
         ),
     );
-    return results(lent!, copied!, dgram!);
+    const slices = {
+      ...{ lent: lent!, copied: copied!, dgram: dgram! },
+      ...{ lentRefilled: lentRefilled!, copiedRefilled: copiedRefilled! },
+    };
+    const floor = options.wants('udpGso.cpuZcVsCopy.64K') ? await floorDetails(netns, options) : {};
+    return { ...lentAgainstCopied(slices, floor), ...againstDgram(slices) };
   } finally {
     netns.remove();
   }
 }
 
-function results(lent: SliceResult[], copied: SliceResult[], dgram: SliceResult[]): Results {
-  const cpuUs = (slice: SliceResult): number => slice.cpuUs / slice.count;
-  const force = { mode: 'force', thresholdBytes: THRESHOLD_BYTES, segmentBytes: SEGMENT_BYTES };
-  const lentDetails: Details = { ...force, ...zerocopyDetails(lent, PAYLOAD_BYTES) };
-  const copiedDetails: Details = { ...force, mode: 'off', ...zerocopyDetails(copied, PAYLOAD_BYTES) };
-  const lentOnly = neverCopied(lentDetails);
-  return {
-    'udpGso.cpuZcVsCopy.64K': ratio(
-      'udpGso.cpuZcVsCopy.64K',
-      [lent, cpuUs],
-      [copied, cpuUs],
-      'Us',
-      lentDetails,
-      lentOnly,
-    ),
-    'udp.cpuCopyGsoVsDgram.64K': ratio(
-      'udp.cpuCopyGsoVsDgram.64K',
-      [copied, cpuUs],
-      [dgram, cpuUs],
-      'Us',
-      copiedDetails,
-    ),
-    'udp.cpuZcGsoVsDgram.64K': ratio(
-      'udp.cpuZcGsoVsDgram.64K',
-      [lent, cpuUs],
-      [dgram, cpuUs],
-      'Us',
-      lentDetails,
-      lentOnly,
-    ),
+function lentAgainstCopied(slices: Measured, floor: Details): Results {
+  const { lent, copied, lentRefilled, copiedRefilled } = slices;
+  const key = 'udpGso.cpuZcVsCopy.64K';
+  const details: Details = {
+    ...{ ...force, sent: SENT },
+    ...refilledDetails([lentRefilled, cpuUs], [copiedRefilled, cpuUs]),
+    ...floor,
+    ...zerocopyDetails([...lent, ...lentRefilled], PAYLOAD_BYTES),
   };
+  return { [key]: ratio(key, [lent, cpuUs], [copied, cpuUs], 'Us', details, neverCopied(details)) };
+}
+
+function againstDgram({ lentRefilled, copiedRefilled, dgram }: Measured): Results {
+  const copyKey = 'udp.cpuCopyGsoVsDgram.64K';
+  const lentKey = 'udp.cpuZcGsoVsDgram.64K';
+  const copied: Details = { ...force, mode: 'off', ...zerocopyDetails(copiedRefilled, PAYLOAD_BYTES) };
+  const lent: Details = { ...force, ...zerocopyDetails(lentRefilled, PAYLOAD_BYTES) };
+  const node: Measure = [dgram, cpuUs];
+  return {
+    [copyKey]: ratio(copyKey, [copiedRefilled, cpuUs], node, 'Us', copied),
+    [lentKey]: ratio(lentKey, [lentRefilled, cpuUs], node, 'Us', lent, neverCopied(lent)),
+  };
+}
+
+/** The same calls by a C program, lent and copied in turn: what the kernel alone allows. */
+async function floorDetails(netns: NetnsPair, options: SuiteOptions): Promise<Details> {
+  const count = options.quick ? FLOOR_COUNT_QUICK : FLOOR_COUNT;
+  const args = [netns.peerAddress, PORT, SEGMENT_BYTES, PAYLOAD_BYTES, WORKING_SET_BYTES];
+  const sender = await CSender.start('udp-sender', netns.senderPrefix, args);
+  try {
+    const { copy, zerocopy } = await sender.pairs('udp 64K in C', count, options.pairs);
+    const copyUs = copy.map(floorUs);
+    const zcUs = zerocopy.map(floorUs);
+    return {
+      floorRatio: pairedRatio(zcUs, copyUs).value,
+      floorZcUs: median(zcUs),
+      floorCopyUs: median(copyUs),
+      floorCopiedCalls: zerocopy.reduce((sum, report) => sum + report.copiedCalls, 0),
+    };
+  } finally {
+    sender.stop();
+  }
 }
 
 /** Two namespaces of which the second drops everything, or why they cannot be had here. */

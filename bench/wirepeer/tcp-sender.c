@@ -10,57 +10,24 @@
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
-#include <errno.h>
-#include <linux/errqueue.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#ifndef SO_ZEROCOPY
-#define SO_ZEROCOPY 60
-#endif
-enum { SEND_BUFFER_BYTES = 4 << 20, COMPLETION_TIMEOUT_MS = 5000 };
+#include "zerocopy-sender.h"
 
-struct counts {
-  uint32_t sent;   /* zero-copy calls */
-  uint32_t done;   /* of these, completed */
-  uint32_t copied; /* of these, in records flagged COPIED */
-};
-
-static void fail(const char *what) {
-  fprintf(stderr, "tcp-sender: %s: %s\n", what, strerror(errno));
-  exit(1);
-}
-
-static void drain(int fd, struct counts *counts) {
-  for (;;) {
-    char control[512];
-    struct msghdr message = {.msg_control = control, .msg_controllen = sizeof control};
-    if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
-      if (errno == EAGAIN) return;
-      fail("error queue");
-    }
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header == NULL) continue;
-    const struct sock_extended_err *record = (void *)CMSG_DATA(header);
-    if (record->ee_origin != SO_EE_ORIGIN_ZEROCOPY || record->ee_errno != 0) continue;
-    const uint32_t length = record->ee_data - record->ee_info + 1;
-    counts->done += length;
-    if (record->ee_code & SO_EE_CODE_ZEROCOPY_COPIED) counts->copied += length;
-  }
-}
+/* Completions of small messages are read in batches, as a program with an event loop does. */
+enum { SEND_BUFFER_BYTES = 4 << 20, DRAIN_BYTES = 1 << 20 };
 
 static void send_message(int fd, const char *bytes, size_t length, int zerocopy, struct counts *counts) {
   while (length > 0) {
     ssize_t n = send(fd, bytes, length, MSG_NOSIGNAL | (zerocopy ? MSG_ZEROCOPY : 0));
+    if (n < 0 && errno == ENOBUFS && zerocopy && counts->done != counts->sent) {
+      drain_some(fd, counts); /* small calls fill net.core.optmem_max with what their completions need */
+      continue;
+    }
     if (n < 0) fail("send");
     if (zerocopy) counts->sent++;
     bytes += n;
@@ -68,25 +35,19 @@ static void send_message(int fd, const char *bytes, size_t length, int zerocopy,
   }
 }
 
-static int64_t clock_ns(clockid_t id) {
-  struct timespec t;
-  clock_gettime(id, &t);
-  return t.tv_sec * 1000000000LL + t.tv_nsec;
-}
-
 static void run(int fd, const char *memory, size_t size, size_t slots, unsigned long count, int zerocopy) {
   static unsigned long next;
   struct counts counts = {0};
+  size_t since_drain = 0;
   const int64_t cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID), begin = clock_ns(CLOCK_MONOTONIC);
   for (unsigned long i = 0; i < count; i++) {
     send_message(fd, memory + size * (next++ % slots), size, zerocopy, &counts);
-    if (zerocopy) drain(fd, &counts);
+    if (zerocopy && (since_drain += size) >= DRAIN_BYTES) {
+      drain(fd, &counts);
+      since_drain = 0;
+    }
   }
-  while (counts.done != counts.sent) {
-    struct pollfd wait = {.fd = fd, .events = 0};
-    if (poll(&wait, 1, COMPLETION_TIMEOUT_MS) <= 0) fail("completions");
-    drain(fd, &counts);
-  }
+  drain_all(fd, &counts);
   const int64_t cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu, elapsed_ns = clock_ns(CLOCK_MONOTONIC) - begin;
   struct tcp_info info;
   socklen_t length = sizeof info;

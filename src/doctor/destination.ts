@@ -53,8 +53,16 @@ export function parseHostPort(text: string): HostPort {
 /** Resolves the name and asks for its route; without a host, for the default route. Throws what either says. */
 export async function findDestination(to: HostPort | undefined): Promise<Destination> {
   if (to === undefined) return defaultDestination();
-  const { address } = await lookup(to.host);
-  return ask(to.host, address, to.port);
+  return ask(to.host, await addressOf(to.host), to.port);
+}
+
+async function addressOf(host: string): Promise<Ip> {
+  try {
+    return (await lookup(host)).address;
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ENOTFOUND') throw cause;
+    throw new ZerotxError('ENOTFOUND', `there is no host of the name ${host}`, { cause });
+  }
 }
 
 function defaultDestination(): Destination {

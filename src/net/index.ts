@@ -9,13 +9,12 @@
  * The TCP half has the names and the behaviour of node:net, so that a program changes its import (docs/net.md lists the
  * differences). Nothing is loaded before the first socket is made.
  */
-
+import { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
 import { normalizeArgs } from './connect-options.ts';
 import { type ServerOptions, TcpServer } from './server.ts';
 import type { ConnectOptions } from './socket.ts';
 import { TcpSocket } from './socket.ts';
 
-export { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
 export { type Next, ZerotxError } from '../core/errors.ts';
 export type { HistogramSnapshot } from '../core/histogram.ts';
 export { StillLentError } from '../core/still-lent.ts';
@@ -38,7 +37,14 @@ export type { ZerocopyMode } from './policy.ts';
 export { Pool, type PoolOptions } from './pool.ts';
 export type { PoolStats, PoolSums } from './pool-stats.ts';
 export type { Sendable } from './sending.ts';
-export { type ListenOptions, type ServerOptions, TcpServer, TcpServer as Server } from './server.ts';
+export {
+  type DropData,
+  type ListenOptions,
+  type ServerEvents,
+  type ServerOptions,
+  TcpServer,
+  TcpServer as Server,
+} from './server.ts';
 export {
   type ConnectOptions,
   TcpSocket,
@@ -52,6 +58,7 @@ export type { BindOptions, SendCallback, UdpPayload } from './udp-arguments.ts';
 export type { UdpLookup, UdpSocketEvents, UdpSocketOptions } from './udp-options.ts';
 export type { RemoteInfo } from './udp-receiver.ts';
 export type { ZerocopyOptions } from './zerocopy-options.ts';
+export { BlockList, isIP, isIPv4, isIPv6 };
 
 /** As net.createServer(): ([options][, connectionListener]). */
 export function createServer(
@@ -74,3 +81,27 @@ export function connect(...args: readonly unknown[]): TcpSocket {
 }
 
 export { connect as createConnection };
+
+/** What `import net from 'node:net'` gives, as far as it is here. */
+const net: {
+  readonly BlockList: typeof BlockList;
+  readonly Server: typeof TcpServer;
+  readonly Socket: typeof TcpSocket;
+  readonly connect: typeof connect;
+  readonly createConnection: typeof connect;
+  readonly createServer: typeof createServer;
+  readonly isIP: typeof isIP;
+  readonly isIPv4: typeof isIPv4;
+  readonly isIPv6: typeof isIPv6;
+} = {
+  BlockList,
+  Server: TcpServer,
+  Socket: TcpSocket,
+  connect,
+  createConnection: connect,
+  createServer,
+  isIP,
+  isIPv4,
+  isIPv6,
+};
+export default net;

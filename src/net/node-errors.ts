@@ -9,6 +9,7 @@ const messages = {
   ERR_SOCKET_CONNECTION_TIMEOUT: 'Socket connection timeout',
   ERR_SERVER_ALREADY_LISTEN: 'Listen method has been called more than once without closing.',
   ERR_SERVER_NOT_RUNNING: 'Server is not running.',
+  ERR_STREAM_WRITE_AFTER_END: 'write after end',
   ERR_STREAM_DESTROYED: 'Cannot call write after a stream was destroyed',
   EPIPE: 'This socket has been ended by the other party',
 } as const;

@@ -17,6 +17,7 @@ import { nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
 import { checkPort } from './port.ts';
 import { TcpSocket, type TcpSocketOptions } from './socket.ts';
+import { aboutToBegin } from './stats.ts';
 import { refuse, TcpChannel } from './tcp.ts';
 import { type Listener, type ListenOptions as ListenerOptions, listenTcp } from './tcp-listener.ts';
 
@@ -47,7 +48,26 @@ export interface ListenOptions {
 /** libuv's and Node's: net.core.somaxconn cuts it. */
 const BACKLOG = 511;
 
-export class TcpServer extends EventEmitter {
+export interface ServerEvents {
+  listening: [];
+  connection: [socket: TcpSocket];
+  /** Undefined for a Unix socket, which has no addresses. */
+  drop: [connection: DropData | undefined];
+  error: [error: Error];
+  close: [];
+}
+
+/** Addresses of a connection that was closed at once. */
+export interface DropData {
+  localAddress?: string;
+  localPort?: number;
+  localFamily?: string;
+  remoteAddress: string;
+  remotePort: number;
+  remoteFamily: string;
+}
+
+export class TcpServer extends EventEmitter<ServerEvents> {
   /** Connections beyond it are closed at once ('drop'). */
   maxConnections: number | undefined;
   readonly #options: ServerOptions;
@@ -178,12 +198,13 @@ export class TcpServer extends EventEmitter {
     // Closed meanwhile, and perhaps listening elsewhere.
     if (this.#starting !== token) return;
     this.#starting = null;
+    aboutToBegin();
     try {
       this.#listener = listenTcp(options, (fd, peer) =>
         token.runInAsyncScope(() => this.#accepted(fd, options.path === undefined ? peer : null)),
       );
     } catch (error) {
-      this.emit('error', listenError(error, options));
+      this.emit('error', listenError(error, options) as Error);
       return;
     }
     this.#path = options.path ?? null;
@@ -256,7 +277,7 @@ function isBlocked(blockList: BlockList | undefined, remote: Endpoint): boolean 
   return blockList?.check(remote.address, family) === true;
 }
 
-function dropData(local: Endpoint | null, remote: Endpoint): Record<string, unknown> {
+function dropData(local: Endpoint | null, remote: Endpoint): DropData {
   const here =
     local === null
       ? {}

@@ -59,12 +59,12 @@ export type WritableChunk = string | Uint8Array | Lease;
 export class TcpSocket extends AddressedDuplex {
   connecting = false;
   /** Milliseconds that setTimeout() was given. */
-  timeout: number | undefined;
+  timeout?: number;
   bytesRead = 0;
   /** The server that accepted the connection; node:http looks at it. */
   server: unknown;
   /** Addresses that were tried, as `address:port`, if autoSelectFamily found several. */
-  autoSelectFamilyAttemptedAddresses: string[] | undefined;
+  autoSelectFamilyAttemptedAddresses!: string[];
   readonly #zerocopy: ResolvedZerocopy;
   readonly #thresholdBytes: number;
   readonly #onRead: OnRead | undefined;
@@ -253,6 +253,9 @@ export class TcpSocket extends AddressedDuplex {
     checkSignal('options.signal', signal);
     const parts = sendParts(data);
     if (signal?.aborted === true) return Promise.reject(abortError(signal));
+    // The one who waits hears of it: no 'error' of the socket besides, as write() has.
+    if (this.destroyed) return Promise.reject(this.errored ?? nodeError('ERR_STREAM_DESTROYED'));
+    if (this.writableEnded) return Promise.reject(nodeError('ERR_STREAM_WRITE_AFTER_END'));
     if (parts.length === 0) return Promise.resolve({ bytes: 0, copiedBytes: 0, exact: true });
     if (data instanceof Lease && data.state === 'released') {
       return Promise.reject(new ZerotxError('ZTX_RELEASED', 'the lease was released'));
@@ -552,8 +555,11 @@ export class TcpSocket extends AddressedDuplex {
     return this.#batches.acceptedBytes + this.writableLength;
   }
 
-  get bufferSize(): number | undefined {
-    return this.#channel === null && !this.connecting ? undefined : this.writableLength;
+  /** Undefined without a connection, which Node's types do not say either. */
+  get bufferSize(): number {
+    return this.#channel === null && !this.connecting
+      ? (undefined as unknown as number)
+      : this.writableLength;
   }
 
   stats(): SocketStats {

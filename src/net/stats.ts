@@ -66,13 +66,20 @@ let closedSockets = 0;
 
 let first: (() => void) | undefined;
 
-/** Runs `task` before the first socket of this thread is made. */
+/** Runs `task` before the first socket or server of this thread is made. */
 export function beforeFirstSocket(task: () => void): void {
   first = task;
 }
 
+/** A socket or a server is about to be made. */
+export function aboutToBegin(): void {
+  const task = first;
+  first = undefined;
+  task?.();
+}
+
 export function nextSocketId(): number {
-  if (lastId === 0) first?.();
+  aboutToBegin();
   lastId += 1;
   return lastId;
 }

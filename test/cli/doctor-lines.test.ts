@@ -30,17 +30,36 @@ describe('a finding as a line', () => {
 });
 
 describe('the summary', () => {
-  const lends = finding('ok', { data: { lends: true } });
+  const way = (status: Status): Finding => finding(status, { id: 'device.route' });
 
   it('counts what there is', () => {
     assert.equal(
-      summaryLine([lends, finding('ok'), finding('warn'), finding('skip')], true),
+      summaryLine([finding('ok'), finding('ok'), finding('warn'), finding('skip')], true, undefined),
       '2 ok, 1 warn, 1 skip: memory can be lent here',
     );
   });
 
-  it('says so when nothing can be lent, and when nobody tried', () => {
-    assert.match(summaryLine([finding('fail')], false), /^1 fail: NOTHING CAN BE LENT/);
-    assert.match(summaryLine([finding('ok')], true), /^1 ok: lending was not tried$/);
+  it('says so when nothing can be lent', () => {
+    assert.match(summaryLine([finding('fail')], false, undefined), /^1 fail: NOTHING CAN BE LENT/);
+  });
+
+  it('says what was tried when lending was not', () => {
+    assert.equal(
+      summaryLine([finding('ok'), way('skip')], null, undefined),
+      '1 ok, 1 skip: lending was not tried, only optmem',
+    );
+    assert.equal(summaryLine([finding('skip')], null, undefined), '1 skip: lending was not tried');
+  });
+
+  it('assures of the way to a host only if it was looked at, and is clear', () => {
+    assert.equal(summaryLine([way('ok')], true, 'host:1'), '1 ok: memory can be lent here');
+    assert.equal(
+      summaryLine([way('warn'), finding('warn')], true, 'host:1'),
+      '2 warn: memory can be lent here, but on the way to host:1 see device.route',
+    );
+    assert.equal(
+      summaryLine([way('fail')], true, 'no\u009bhost'),
+      '1 fail: lending works on loopback, but no way to no host was found',
+    );
   });
 });

@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { othersOf, type ReasonId, reasonsOf, type Way } from '../../src/cli/explain/reasons.ts';
+import { size } from '../../src/cli/explain/size.ts';
 import { costLine, programLines } from '../../src/cli/explain/text.ts';
 import type { Finding, SendCosts, Status } from '../../src/index.ts';
 import { zerocopyCounters } from '../../src/net/counters.ts';
@@ -105,7 +106,12 @@ const table: readonly [name: string, given: Given, way: Way, wanted: Wanted][] =
   ['a Unix socket', { kind: 'unix', mode: 'off', copied: { off: MB } }, ways.nowhere, ['unix', /Unix/, null]],
   ['mode off', { mode: 'off', copied: { off: MB } }, ways.clear, ['off', /switched off/, /'auto'/, instead]],
   ['mode off, to this host', { mode: 'off', copied: { off: MB } }, ways.local, ['off', /on this host/, null]],
-  ['small pieces', { copied: { threshold: MB } }, ways.clear, ['threshold', /32768 bytes/, /larger pieces/]],
+  [
+    'small pieces',
+    { copied: { threshold: MB } },
+    ways.clear,
+    ['threshold', /smaller than 32 KiB/, /larger pieces/],
+  ],
   ['this host', { copied: { loopback: MB } }, ways.local, ['loopback', /on this host/, null]],
   ['RLIMIT_MEMLOCK', { copied: { memlock: MB } }, ways.clear, ['memlock', /MEMLOCK/, /ulimit -l/, instead]],
   ['optmem', { copied: { optmem: MB } }, ways.clear, ['optmem', /optmem_max/, /sysctl/, instead]],
@@ -176,6 +182,18 @@ describe('reasons', () => {
     );
   });
 
+  it('have no remedy for less than a hundredth of what was sent', () => {
+    const given = { copied: { threshold: 99, memlock: 100, loopback: 9801 } };
+    assert.deepEqual(
+      reasonsOf(socket(given), ways.clear, costs).map(({ id, remedy }) => [id, remedy !== undefined]),
+      [
+        ['loopback', false],
+        ['memlock', true],
+        ['threshold', false],
+      ],
+    );
+  });
+
   it('claim no savings that were not measured, nor where lending is no cheaper', () => {
     const given = socket({ copied: { memlock: MB }, kernelCopied: MB });
     const saves = (of: SendCosts | undefined) => reasonsOf(given, ways.tap, of).map((reason) => reason.saves);
@@ -219,6 +237,23 @@ describe('text', () => {
       '  95.4 MiB    tap        device.taps is warn',
       '                         -> end the capture',
       '                         would have saved 10 ms to 40 ms of CPU time',
+    ]);
+  });
+
+  it('calls a socket lending that has lent, or would', () => {
+    const heading = (given: Given): string =>
+      programLines(program([socket(given)], ways.clear), true)[2] ?? '';
+    for (const given of [{}, { copied: { threshold: 1 } }, { copied: { loopback: 1 }, kernelCopied: 1 }]) {
+      assert.match(heading(given), /, lending now$/);
+    }
+    assert.match(heading({ kind: 'udp', copied: { loopback: 9, threshold: 1 } }), /, not lending now$/);
+  });
+
+  it('writes a number of bytes in one way', () => {
+    const MiB = 1024 * 1024;
+    const written = [0, 1023, 1024, 21 * MiB, 21 * MiB + 5000, 20.5 * 1024, 300_100, 2000 * MiB].map(size);
+    assert.deepEqual(written, [
+      ...['0 B', '1023 B', '1 KiB', '21 MiB', '21 MiB', '20.5 KiB', '293 KiB', '2 GiB'],
     ]);
   });
 

@@ -81,6 +81,7 @@ describe('zerotx doctor', { timeout: 120_000 }, () => {
       ...['zerotx', 'node', 'kernel', 'arch', 'uid', 'to', 'zerocopyPossible', 'findings'],
     ]);
     assert.equal(report.node, process.version);
+    assert.equal(report.zerocopyPossible, null, 'nobody tried');
     assert.deepEqual(
       report.findings.map(({ id }: { id: string }) => id),
       ['memlock', 'udp.segment', 'udp.gro'],
@@ -91,6 +92,13 @@ describe('zerotx doctor', { timeout: 120_000 }, () => {
         ['id', 'title', 'status', 'found'],
       );
     }
+  });
+
+  it('exits with 1 when the host was not found', () => {
+    const { status, stdout } = run(['doctor', '--to', 'a b', '--only', 'zerocopy.tcp4,device']);
+    assert.equal(status, 1);
+    assert.match(stdout, /: lending works on loopback, but no way to a b was found$/m);
+    assert.equal(run(['doctor', '--to', '127.0.0.1', '--only', 'device']).status, 0);
   });
 
   it('exits with 1 when nothing can be lent: without the addon', () => {

@@ -48,6 +48,20 @@ describe('doctor', { timeout: 120_000 }, () => {
     );
   });
 
+  it('tells of a name that nobody has once, with a remedy', async () => {
+    const found: Finding[] = [];
+    // Not a name that a resolver would ask for.
+    for await (const finding of doctor({ to: 'a b', only: ['device'] })) found.push(finding);
+    const [route, ...others] = found.map(({ status, found: text, remedy }) => [status, text, remedy]);
+    assert.deepEqual(route, [
+      'fail',
+      'there is no host of the name a b',
+      'check the name after --to, or give an address',
+    ]);
+    const skipped = ['skip', 'there is no way to look at: device.route says why', undefined];
+    assert.deepEqual(others, [skipped, skipped]);
+  });
+
   it('says who has the port of RDS', async (t) => {
     const server = createServer();
     server.listen(16_385, '127.93.71.5');

@@ -42,6 +42,7 @@ describe('the door zerotx/net', () => {
       'createConnection',
       'createServer',
       'createUdpSocket',
+      'default',
       'isIP',
       'isIPv4',
       'isIPv6',
@@ -75,4 +76,9 @@ describe('the door zerotx/net', () => {
     server.close();
     await once(server, 'close');
   });
+});
+
+it('the default export has the names of node:net', () => {
+  assert.equal(net.default.Socket, net.TcpSocket);
+  assert.equal(net.default.connect, net.connect);
 });

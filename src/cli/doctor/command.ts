@@ -5,7 +5,7 @@ import { Command } from 'commander';
 import { doctor, doctorChecks, type Finding, zerocopyIsPossible } from '../../index.ts';
 import { printableJson } from '../printable.ts';
 import type { Tool } from '../tool.ts';
-import { findingLine, summaryLine } from './lines.ts';
+import { findingLine, summaryLine, wayIsLost } from './lines.ts';
 
 interface Options {
   to?: string;
@@ -26,7 +26,8 @@ Examples:
 It tries things on loopback and changes nothing. It needs no rights; root is shown who owns a packet tap or a port, and
 whether devices may be made.
 
-Exit code 1 means that nothing can be lent here: no addon, or no kind of socket works. Warnings do not count.`;
+Exit code 1 means that nothing can be lent here (no addon, or no kind of socket works), or that the host after --to was
+not found. Warnings do not count.`;
 
 export function doctorCommand(tool: Tool): Command {
   const command = new Command('doctor')
@@ -60,11 +61,16 @@ async function run(tool: Tool, command: Command, options: Options): Promise<void
   }
   const possible = zerocopyIsPossible(findings);
   if (options.json === true) tool.line(printableJson(report(tool.version, to, findings, possible)));
-  else tool.line(summaryLine(findings, possible));
-  tool.exitCode = possible ? 0 : 1;
+  else tool.line(summaryLine(findings, possible, to));
+  tool.exitCode = possible === false || wayIsLost(findings) ? 1 : 0;
 }
 
-function report(version: string, to: string | undefined, findings: readonly Finding[], possible: boolean) {
+function report(
+  version: string,
+  to: string | undefined,
+  findings: readonly Finding[],
+  possible: boolean | null,
+) {
   return {
     zerotx: version,
     node: process.version,

@@ -13,16 +13,33 @@ export function findingLine({ status, id, found, remedy }: Finding, color: boole
   return `${color ? `\u001b[${colors[status]}m${word}\u001b[0m` : word}  ${id.padEnd(ID_COLUMNS)}  ${printable(text)}`;
 }
 
-export function summaryLine(findings: readonly Finding[], possible: boolean): string {
+/** Counts, and what they come to: `possible` is what zerocopyIsPossible() says, `to` whom it was asked for. */
+export function summaryLine(
+  findings: readonly Finding[],
+  possible: boolean | null,
+  to: string | undefined,
+): string {
   const counts = (Object.keys(colors) as Status[])
     .map((status) => [status, findings.filter((finding) => finding.status === status).length] as const)
     .filter(([, count]) => count > 0)
     .map(([status, count]) => `${count} ${status}`);
-  const lends = findings.some(({ data }) => data?.lends === true);
-  const verdict = possible
-    ? lends
-      ? 'memory can be lent here'
-      : 'lending was not tried'
-    : 'NOTHING CAN BE LENT HERE: every send is copied';
-  return `${counts.join(', ')}: ${verdict}`;
+  return printable(`${counts.join(', ')}: ${verdict(findings, possible, to)}`);
+}
+
+function verdict(findings: readonly Finding[], possible: boolean | null, to: string | undefined): string {
+  if (possible === false) return 'NOTHING CAN BE LENT HERE: every send is copied';
+  if (possible === null) {
+    const tried = findings.filter(({ status }) => status !== 'skip').map(({ id }) => id);
+    return `lending was not tried${tried.length === 0 ? '' : `, only ${tried.join(', ')}`}`;
+  }
+  if (to === undefined) return 'memory can be lent here';
+  if (wayIsLost(findings)) return `lending works on loopback, but no way to ${to} was found`;
+  const warnings = findings.filter(({ id, status }) => id.startsWith('device.') && status === 'warn');
+  if (warnings.length === 0) return 'memory can be lent here';
+  return `memory can be lent here, but on the way to ${to} see ${warnings.map(({ id }) => id).join(', ')}`;
+}
+
+/** A host was named, and there is none, or no route to it. */
+export function wayIsLost(findings: readonly Finding[]): boolean {
+  return findings.some(({ id, status }) => id === 'device.route' && status === 'fail');
 }

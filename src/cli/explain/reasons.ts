@@ -7,6 +7,7 @@
  */
 import type { Finding, SendCosts } from '../../index.ts';
 import type { CopyCause, SocketStats } from '../../net/index.ts';
+import { size } from './size.ts';
 
 export type ReasonId =
   | Exclude<CopyCause, 'kernel'>
@@ -23,6 +24,7 @@ export interface Reason {
   readonly bytes: number;
   readonly by: 'zerotx' | 'kernel';
   readonly why: string;
+  /** Left out, as `saves` is, for less than a hundredth of what the socket sent. */
   readonly remedy?: string;
   /** CPU time of the sender that these bytes would not have taken; left out where a change saves nothing. */
   readonly saves?: Saving;
@@ -43,15 +45,17 @@ export type Way = { readonly findings: readonly Finding[] } | { readonly unknown
 
 /** The reasons, those of most bytes first. */
 export function reasonsOf(socket: Copies, way: Way, costs: SendCosts | undefined): Reason[] {
-  const { copied, kernelCopiedBytes } = socket.zerocopy;
+  const { copied, kernelCopiedBytes, lentBytes, fallbackBytes } = socket.zerocopy;
+  const worthwhileBytes = (lentBytes + fallbackBytes) / 100;
   const found: Reason[] = [];
   const add = (bytes: number, by: Reason['by'], explanation: Explanation): void => {
     if (bytes === 0) return;
     const { id, why, remedy, pays } = explanation;
-    const saves = pays ? savingOf(bytes, by, costs) : undefined;
+    const worthwhile = bytes >= worthwhileBytes;
+    const saves = pays && worthwhile ? savingOf(bytes, by, costs) : undefined;
     found.push({
       ...{ id, bytes, by, why },
-      ...(remedy === undefined ? {} : { remedy }),
+      ...(remedy === undefined || !worthwhile ? {} : { remedy }),
       ...(saves === undefined ? {} : { saves }),
     });
   };
@@ -88,7 +92,7 @@ const causes: Readonly<
   },
   threshold: (socket) => ({
     id: 'threshold',
-    why: `pieces smaller than ${'thresholdBytes' in socket ? `${socket.thresholdBytes} bytes` : 'the threshold'}: to lend these costs more than to copy them`,
+    why: `pieces smaller than ${'thresholdBytes' in socket ? size(socket.thresholdBytes) : 'the threshold'}: to lend these costs more than to copy them`,
     remedy: 'write larger pieces: gather them in one buffer of a Pool',
     pays: false,
   }),

@@ -3,6 +3,7 @@ import type { SendCosts } from '../../index.ts';
 import type { SocketStats } from '../../net/index.ts';
 import { printable } from '../printable.ts';
 import type { Reason, Saving } from './reasons.ts';
+import { size } from './size.ts';
 
 export interface ExplainedSocket {
   readonly stats: SocketStats;
@@ -46,14 +47,19 @@ export function programLines(program: ExplainedProgram, all: boolean): string[] 
 }
 
 function socketLines({ stats, reasons }: ExplainedSocket): string[] {
-  const { kind, local, remote, mode, thresholdBytes, lending, zerocopy } = stats;
-  const lends = lending ? 'lending' : 'not lending';
+  const { kind, local, remote, mode, thresholdBytes, zerocopy } = stats;
+  const lends = isLending(stats) ? 'lending' : 'not lending';
   return [
     '',
     `${kind} ${local || '(unnamed)'} -> ${remote || '(any)'}  mode ${mode}, threshold ${size(thresholdBytes)}, ${lends} now`,
     `  ${sent(zerocopy)}`,
     ...reasons.flatMap(reasonLines),
   ];
+}
+
+/** A socket that would lend to others, but whose receivers so far are of a kind for which it never does, is not lending. */
+function isLending({ lending, zerocopy: { copied, lentBytes } }: SocketStats): boolean {
+  return lending && (lentBytes > 0 || copied.loopback + copied.unsupported === 0);
 }
 
 function sent({ lentBytes, kernelCopiedBytes, fallbackBytes }: SocketStats['zerocopy']): string {
@@ -93,15 +99,4 @@ function saving({ leastMs, mostMs }: Saving): string {
 function duration(ms: number): string {
   if (ms < 1) return 'less than 1 ms';
   return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toPrecision(2)} s`;
-}
-
-function size(bytes: number): string {
-  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
-  let value = bytes;
-  let unit = 0;
-  while (value >= 1024 && unit < units.length - 1) {
-    value /= 1024;
-    unit += 1;
-  }
-  return `${value < 100 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
 }

@@ -29,9 +29,8 @@ async function wayOut(surroundings: Surroundings): Promise<Way> {
   let destination: Destination;
   try {
     destination = await surroundings.destination();
-  } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
-    return { skip: result('skip', why) };
+  } catch {
+    return { skip: result('skip', 'there is no way to look at: device.route says why') };
   }
   const { device, route } = destination;
   if (device === undefined) return { skip: result('skip', `packets end there: the route is ${route.type}`) };
@@ -82,7 +81,10 @@ async function route(surroundings: Surroundings): Promise<Result> {
 function routeTrouble(error: unknown, asked: boolean): Result {
   if (!(error instanceof Error) || !('code' in error)) throw error;
   const data = { code: error.code };
-  if (asked) return result('fail', error.message, { data });
+  if (asked) {
+    const remedy = error.code === 'ENOTFOUND' ? 'check the name after --to, or give an address' : undefined;
+    return result('fail', error.message, { remedy, data });
+  }
   return result('skip', error.message, { remedy: 'name a host with --to', data });
 }
 
