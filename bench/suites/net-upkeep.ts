@@ -16,7 +16,6 @@ const CONNECTIONS = 1000;
 const IDLE_MS = 10_000;
 const SETTLING_MS = 15_000;
 const IDLE_ROUNDS = 3;
-const CHURN_WARMUP = 2000;
 const CHURN_ROUNDS = 5;
 const CHURN_CONNECTIONS = 10_000;
 const SLICE_TIMEOUT_MS = 120_000;
@@ -58,7 +57,7 @@ async function measureIdle(): Promise<Results> {
   });
 }
 
-/** Growth is over the last rounds, after the first connections have made what stays: code, pools, the heap's size. */
+/** As many connections before, which make what stays: code, pools, the size of the heap. Growth is what the next ones add. */
 async function measureChurn(options: SuiteOptions): Promise<Results> {
   const connections = options.quick ? CHURN_CONNECTIONS / 10 : CHURN_CONNECTIONS;
   const ours = await churn('zerotx/net', connections);
@@ -83,7 +82,7 @@ async function churn(
       const slice = await cell!.slice({ count, variant: 'churn' }, SLICE_TIMEOUT_MS);
       return slice.sides.churn!.counters;
     };
-    const before = await run(CHURN_WARMUP);
+    const before = await run(connections);
     let after = before;
     for (let round = 0; round < CHURN_ROUNDS; round++) {
       after = await run(connections / CHURN_ROUNDS);
