@@ -1,6 +1,6 @@
 /**
  * The control socket: a live program shows its statistics to those who may see them. It is there only if the program calls
- * openControl(), or is started with ZEROTX_CONTROL=1, which does that when its first socket is made; `zerotx explain` asks.
+ * openControl(), or is started with ZEROTX_CONTROL=1, which does that when its first socket or server is made; `zerotx explain` asks.
  *
  * It only shows: nothing can be changed through it. It is a Unix socket in a folder of mode 0700 (control-folder.ts); whoever
  * connects must be of the same user or root (SO_PEERCRED). It does not keep the process alive, and its file goes
