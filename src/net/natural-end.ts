@@ -5,7 +5,7 @@
  * addon resets its connections first; so those that are unref()ed and have something lent are held until it is acknowledged.
  */
 export interface Holdable {
-  /** The process would end now. */
+  /** The process would end now; it may ask again, and is then not held again. */
   holdForExit(): void;
 }
 
@@ -13,7 +13,7 @@ const unrefed = new Set<Holdable>();
 
 /** Tells `connection`, which does not keep the event loop alive, of the natural end. */
 export function watchNaturalEnd(connection: Holdable): void {
-  if (unrefed.size === 0) process.once('beforeExit', holdAll);
+  if (unrefed.size === 0) process.on('beforeExit', holdAll);
   unrefed.add(connection);
 }
 

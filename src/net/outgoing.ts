@@ -71,6 +71,8 @@ const VIEWS_MAX = 64;
 export const TAKEN: number = -errnoOf('EFAULT');
 
 const empty = new Uint8Array(0);
+/** Stands where a Ubuf was. */
+const nobody = new Ubuf([], () => {}, releases);
 /** Stands where a piece was. */
 const none = new Piece(empty, 0, null, true);
 
@@ -86,6 +88,7 @@ export class Outgoing {
   /** Of the call being made: its views, and why they are copied. Filled in place: to shrink an array costs as much as a copy. */
   readonly #views: Uint8Array[] = [empty];
   readonly #causes: CopyCause[] = ['off'];
+  readonly #lenders: Ubuf[] = [];
 
   constructor(channel: OutgoingChannel, borrow: Borrow) {
     this.#channel = channel;
@@ -95,13 +98,6 @@ export class Outgoing {
   /** Some of a batch is not accepted yet. */
   get busy(): boolean {
     return this.#done !== null;
-  }
-
-  /** Bytes of the batch that the kernel has not taken. */
-  get waitingBytes(): number {
-    let bytes = -this.#offset;
-    for (let i = this.#at; i < this.#count; i++) bytes += (this.#pieces[i] as Piece).bytes;
-    return Math.max(0, bytes);
   }
 
   /** Adds a piece to the next batch. */
@@ -193,20 +189,25 @@ export class Outgoing {
   /** The piece at `#at` is to be lent; those behind it that are, too, go along. */
   #sendLent(): number {
     const views = this.#views;
-    const lenders: Ubuf[] = [];
+    const lenders = this.#lenders;
+    let count = 0;
     // At least the first goes along: if the account has no room after all, the engine copies it.
     let room = this.#channel.callBytesMax || Number.POSITIVE_INFINITY;
-    for (let i = this.#at; i < this.#count && lenders.length < VIEWS_MAX && room > 0; i++) {
+    for (let i = this.#at; i < this.#count && count < VIEWS_MAX && room > 0; i++) {
       const piece = this.#pieces[i] as Piece;
       if (piece.view.byteLength !== piece.bytes || piece.bytes === 0) break; // met when its turn comes
       if (i > this.#at && this.#why(piece, piece.bytes) !== null) break;
       const rest = this.#rest(piece, i);
-      views[lenders.length] = rest.byteLength > room ? rest.subarray(0, room) : rest;
-      lenders.push(piece.ubuf as Ubuf);
+      views[count] = rest.byteLength > room ? rest.subarray(0, room) : rest;
+      lenders[count] = piece.ubuf as Ubuf;
+      count += 1;
       room -= rest.byteLength;
     }
-    const n = this.#channel.sendLent(lenders, views, lenders.length);
-    for (let i = 0; i < lenders.length; i++) views[i] = empty;
+    const n = this.#channel.sendLent(lenders, views, count);
+    for (let i = 0; i < count; i++) {
+      views[i] = empty;
+      lenders[i] = nobody;
+    }
     for (let left = n; left > 0; ) left -= this.#advance(left);
     return n;
   }

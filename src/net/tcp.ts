@@ -239,7 +239,7 @@ export class TcpChannel {
 
   /** The process would end now, and with it what the kernel has accepted: it waits until that is acknowledged. */
   holdForExit(): void {
-    if (this.#closed || this.#engine.outstanding === 0) return;
+    if (this.#closed || this.#heldForExit || this.#engine.outstanding === 0) return;
     this.#heldForExit = true;
     this.#registration.ref();
     setTimeout(() => {

@@ -3,32 +3,17 @@
  * per namespace since Linux 6.8): calls are refused with ENOBUFS, and nobody may notice but the counters.
  */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Outcome } from '../../src/core/ubuf.ts';
 import type { ZerocopyCounters } from '../../src/net/counters.ts';
+import { optmemSkipReason, underOptmem } from '../support/under-optmem.ts';
 
 const MIB = 1 << 20;
-const OPTMEM = '/proc/sys/net/core/optmem_max';
 const child = fileURLToPath(new URL('./children/limits.js', import.meta.url));
 
-function inNamespace(optmemBytes: number, ...command: string[]) {
-  const setUp = `ip link set lo up && echo ${optmemBytes} > ${OPTMEM} && exec "$0" "$@"`;
-  return spawnSync('unshare', ['--net', 'sh', '-c', setUp, ...command], {
-    encoding: 'utf8',
-    timeout: 30_000,
-  });
-}
-
-function skipReason(): string | false {
-  if (process.getuid?.() !== 0) return 'needs root, for a network namespace';
-  const probe = inNamespace(4096, 'cat', OPTMEM);
-  return probe.stdout === '4096\n' ? false : `optmem_max is not per namespace here: ${probe.stderr.trim()}`;
-}
-
 function run(optmemBytes: number, mib: number, pieceBytes: number): ZerocopyCounters & { outcome: Outcome } {
-  const { status, signal, stdout, stderr } = inNamespace(
+  const { status, signal, stdout, stderr } = underOptmem(
     optmemBytes,
     process.execPath,
     child,
@@ -39,7 +24,7 @@ function run(optmemBytes: number, mib: number, pieceBytes: number): ZerocopyCoun
   return JSON.parse(stdout);
 }
 
-describe('option memory', { skip: skipReason(), timeout: 120_000 }, () => {
+describe('option memory', { skip: optmemSkipReason(), timeout: 120_000 }, () => {
   it('for no record at all: everything is copied, in order, and nothing waits', () => {
     const report = run(512, 4, MIB);
     assert.equal(report.lentCalls, 0);

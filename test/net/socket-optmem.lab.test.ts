@@ -3,29 +3,14 @@
  * namespace of its own (the setting is one per namespace since Linux 6.8).
  */
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { ZerocopyStats } from '../../src/net/index.ts';
+import { optmemSkipReason, underOptmem } from '../support/under-optmem.ts';
 
 const KIB = 1024;
 const MIB = 1 << 20;
-const OPTMEM = '/proc/sys/net/core/optmem_max';
 const program = fileURLToPath(new URL('./children/socket-limits.js', import.meta.url));
-
-function inNamespace(optmemBytes: number, ...command: string[]) {
-  const setUp = `ip link set lo up && echo ${optmemBytes} > ${OPTMEM} && exec "$0" "$@"`;
-  return spawnSync('unshare', ['--net', 'sh', '-c', setUp, ...command], {
-    encoding: 'utf8',
-    timeout: 30_000,
-  });
-}
-
-function skipReason(): string | false {
-  if (process.getuid?.() !== 0) return 'needs root, for a network namespace';
-  const probe = inNamespace(4096, 'cat', OPTMEM);
-  return probe.stdout === '4096\n' ? false : `optmem_max is not per namespace here: ${probe.stderr.trim()}`;
-}
 
 function send(
   optmemBytes: number,
@@ -33,12 +18,12 @@ function send(
   pieceBytes: number,
 ): { copiedBytes: number; zerocopy: ZerocopyStats } {
   const args = ['send', String(mib), String(pieceBytes)];
-  const { status, signal, stdout, stderr } = inNamespace(optmemBytes, process.execPath, program, ...args);
+  const { status, signal, stdout, stderr } = underOptmem(optmemBytes, process.execPath, program, ...args);
   assert.deepEqual({ status, signal, stderr }, { status: 0, signal: null, stderr: '' });
   return JSON.parse(stdout);
 }
 
-describe('sockets with room for few notifications', { skip: skipReason(), timeout: 120_000 }, () => {
+describe('sockets with room for few notifications', { skip: optmemSkipReason(), timeout: 120_000 }, () => {
   it('or none copy everything: nothing waits for a completion that cannot come', () => {
     const { copiedBytes, zerocopy } = send(512, 4, MIB);
     assert.equal(copiedBytes, 4 * MIB);
