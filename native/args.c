@@ -66,6 +66,17 @@ bool call_words(struct call *call, int index, struct words *out) {
          wrong(call, index, "a Uint32Array");
 }
 
+bool call_ints(struct call *call, int index, struct ints *out) {
+  return typed_array(call->napi, call->arg[index], napi_int32_array, (void **)&out->data, &out->length) ||
+         wrong(call, index, "an Int32Array");
+}
+
+bool call_bigint(struct call *call, int index, uint64_t *out) {
+  bool lossless = false;
+  return (napi_get_value_bigint_uint64(call->napi, call->arg[index], out, &lossless) == napi_ok && lossless) ||
+         wrong(call, index, "a BigInt of 64 bits");
+}
+
 /*
  * Two passes: an element may be a getter, and what runs there could detach a buffer whose pointer was already taken.
  * After the first pass no JavaScript runs until the system call is made.

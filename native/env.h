@@ -21,7 +21,7 @@
 #include "constants.h"
 
 #define IOV_ENTRIES 64 /* iovec entries of one call: 64 x 16 bytes of stack, and no measurable gain beyond */
-#define ARGS_MAX 6
+#define ARGS_MAX 10
 
 struct slot {
   uint32_t outstanding; /* zero-copy calls not confirmed yet; rather too many than too few (see data.c) */
@@ -30,10 +30,14 @@ struct slot {
   bool mixed;           /* a call that did not fail came after those */
   bool open;            /* opened by us, not closed yet */
   bool zerocopy;        /* SO_ZEROCOPY is on: without it the kernel ignores MSG_ZEROCOPY and never confirms */
+  uint8_t signal;       /* how eventfdSignal() reaches the other end (signal.c) */
+  int32_t signal_fd;    /* ... and through which descriptor, if not this one; 0 is none */
 };
 
 struct reactor;
 struct slab;
+struct space;
+struct signals;
 
 struct env {
   napi_env napi;
@@ -43,6 +47,9 @@ struct env {
   struct reactor *reactor;
   struct slab *slabs;  /* those that an ArrayBuffer refers to */
   struct slab *parked; /* finalized slabs that wait for the sockets to be closed */
+  struct space **spaces; /* guest memory, see space.h */
+  uint32_t space_count;
+  struct signals *signals; /* signal.c; NULL until the first */
   napi_async_cleanup_hook_handle hook;
   int64_t budget_pages; /* this environment's share of the process-wide account */
   bool ended;           /* sockets were closed by the cleanup hook */
@@ -67,6 +74,11 @@ struct words {
   size_t length;
 };
 
+struct ints {
+  int32_t *data;
+  size_t length;
+};
+
 bool call_begin(struct call *call, napi_env napi, napi_callback_info info);
 bool call_int(struct call *call, int index, int32_t *out);
 bool call_uint(struct call *call, int index, uint32_t *out);
@@ -74,6 +86,8 @@ bool call_int64(struct call *call, int index, int64_t *out);
 bool call_bool(struct call *call, int index, bool *out);
 bool call_bytes(struct call *call, int index, struct bytes *out);
 bool call_words(struct call *call, int index, struct words *out);
+bool call_bigint(struct call *call, int index, uint64_t *out); /* a BigInt of 64 bits, unsigned */
+bool call_ints(struct call *call, int index, struct ints *out);
 /* Reads `count` entries of the array at `index` into `iov`; a count outside 0..IOV_ENTRIES is a RangeError. */
 bool call_iov(struct call *call, int index, int32_t count, struct iovec *iov);
 bool call_is_null(struct call *call, int index);
@@ -88,6 +102,8 @@ bool call_is_null(struct call *call, int index);
 #define ARG_BOOL(call, index, name) ARG(bool, bool, call, index, name)
 #define ARG_BYTES(call, index, name) ARG(bytes, struct bytes, call, index, name)
 #define ARG_WORDS(call, index, name) ARG(words, struct words, call, index, name)
+#define ARG_BIGINT(call, index, name) ARG(bigint, uint64_t, call, index, name)
+#define ARG_INTS(call, index, name) ARG(ints, struct ints, call, index, name)
 #define CALL(name)    \
   struct call name;   \
   if (!call_begin(&name, napi, info)) return NULL
@@ -97,6 +113,14 @@ napi_value number(struct call *call, int64_t value);
 napi_value outcome(struct call *call, ssize_t result);
 
 /* --- descriptors (socket.c) --- */
+
+/* Enters `fd` in the table; on failure closes it and returns -1 with errno set. A negative `fd` goes through as it is. */
+int slot_open(struct env *env, int fd, bool zerocopy);
+/* Takes `fd`, which is open, out of the table and closes it; what close(2) returned. */
+int slot_close(struct env *env, int fd);
+/* The S_IFMT bits, or -1 with errno set; asks no file system (fds.c). */
+int file_kind(int fd);
+bool is_unix_socket(int fd);
 
 /* NULL when `fd` is not an open descriptor of this environment. */
 static inline struct slot *slot_of(struct env *env, int32_t fd) {
@@ -128,7 +152,10 @@ ssize_t drain_errors(int fd, struct slot *slot, uint32_t *out, size_t capacity);
 void sockets_end(struct env *env);
 /* Unmaps the parked slabs, or leaves them to quarantine. */
 void slabs_end(struct env *env);
+/* Unmaps all guest memory. */
+void spaces_end(struct env *env);
 void budget_give_back(struct env *env);
+void signals_end(struct env *env);
 /* Stops polling; `done` runs when the handle is closed, at once if there is none. */
 void reactor_end(struct env *env, void (*done)(struct env *));
 void env_unref(struct env *env);
@@ -143,6 +170,7 @@ struct export {
 };
 
 extern const struct export socket_exports[], data_exports[], reactor_exports[], slab_exports[], process_exports[],
-    probe_exports[], datagram_exports[];
+    probe_exports[], datagram_exports[], space_exports[], frames_copy_exports[], frames_io_exports[], fds_exports[],
+    signal_exports[], tap_exports[], privileges_exports[];
 
 #endif

@@ -36,7 +36,9 @@ static void hook(napi_async_cleanup_hook_handle handle, void *data) {
   struct env *env = data;
   env->hook = handle;
   sockets_end(env);
+  signals_end(env);
   slabs_end(env);
+  spaces_end(env);
   budget_give_back(env);
   reactor_end(env, hook_done);
 }
@@ -63,7 +65,9 @@ NAPI_MODULE_INIT(/* napi_env env, napi_value exports */) {
   if (napi_add_async_cleanup_hook(env, hook, self, &self->hook) != napi_ok) return NULL;
   self->refs++; /* dropped in hook_done */
   const struct export *const tables[] = {socket_exports, data_exports, reactor_exports, slab_exports, process_exports,
-                                         probe_exports, datagram_exports};
+                                         probe_exports, datagram_exports, space_exports, frames_copy_exports,
+                                         frames_io_exports, fds_exports, signal_exports, tap_exports,
+                                         privileges_exports};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     if (!export_all(self, exports, tables[i])) return NULL;
   return exports;

@@ -13,8 +13,7 @@
 
 #define END_WAITS_MAX 4 /* waits of 1 ms, in all, for confirmations that a device still holds when the environment ends */
 
-/* Enters `fd` in the table; on failure closes it and returns -1 with errno set. */
-static int slot_open(struct env *env, int fd, bool zerocopy) {
+int slot_open(struct env *env, int fd, bool zerocopy) {
   if (fd < 0) return fd;
   if ((uint32_t)fd >= env->slot_count) {
     uint32_t count = env->slot_count == 0 ? 64 : env->slot_count;
@@ -31,6 +30,13 @@ static int slot_open(struct env *env, int fd, bool zerocopy) {
   }
   env->slots[fd] = (struct slot){.open = true, .zerocopy = zerocopy};
   return fd;
+}
+
+int slot_close(struct env *env, int fd) {
+  struct slot *slot = &env->slots[fd];
+  if (slot->signal_fd > 0) close(slot->signal_fd);
+  *slot = (struct slot){0}; /* first: on Linux the descriptor is gone whatever close() returns */
+  return close(fd);
 }
 
 static bool zerocopy_is_on(int fd) {
@@ -174,9 +180,8 @@ static napi_value zt_abort(napi_env napi, napi_callback_info info) {
 static napi_value zt_close(napi_env napi, napi_callback_info info) {
   CALL(call);
   ARG_INT(call, 0, fd);
-  SLOT(call, fd, slot);
-  *slot = (struct slot){0}; /* first: on Linux the descriptor is gone whatever close() returns */
-  return outcome(&call, close(fd));
+  OURS(call, fd);
+  return outcome(&call, slot_close(call.env, fd));
 }
 
 static napi_value zt_outq(napi_env napi, napi_callback_info info) {
@@ -220,8 +225,7 @@ void sockets_end(struct env *env) {
       if (read < 0 || waits-- <= 0 || poll(&pending, 1, 1) < 0) break;
     }
     if (slot->outstanding > 0) env->quarantined = true;
-    close((int)fd);
-    *slot = (struct slot){0};
+    slot_close(env, (int)fd);
   }
 }
 

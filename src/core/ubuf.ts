@@ -40,18 +40,22 @@ export class Ubuf {
   readonly #onRelease: (outcome: Outcome) => void;
   readonly #queue: ReleaseQueue;
   readonly #onQuarantine: (() => void) | null;
+  readonly #outsideBytes: number;
   #refs = 1;
 
+  /** `outsideBytes`: what is lent besides `iov` and has no ArrayBuffer, such as a guest's memory. */
   constructor(
     iov: readonly Uint8Array[],
     onRelease: (outcome: Outcome) => void,
     queue: ReleaseQueue,
     onQuarantine: (() => void) | null = null,
+    outsideBytes = 0,
   ) {
     this.iov = iov;
-    let total = 0;
+    let total = outsideBytes;
     for (const piece of iov) total += piece.byteLength;
     this.byteLength = total;
+    this.#outsideBytes = outsideBytes;
     this.#onRelease = onRelease;
     this.#queue = queue;
     this.#onQuarantine = onQuarantine;
@@ -59,7 +63,7 @@ export class Ubuf {
 
   /** The memory is no longer what was lent: its ArrayBuffer was detached or shrunk by the program. */
   get taken(): boolean {
-    let total = 0;
+    let total = this.#outsideBytes;
     for (const piece of this.iov) total += piece.byteLength;
     return total !== this.byteLength;
   }

@@ -129,6 +129,142 @@ export interface Native {
   /** Address modulo the page size, to assert alignment; and whether two views share memory is asked of JS, not here. */
   pageOffset(bytes: Uint8Array): number;
 
+  // --- guest memory: spaces, which are of the environment that made them ---
+  /**
+   * A space without regions: a small positive number, never given again as long as it matters, or `-errno`. `-EBADF` wherever a
+   * number is none, or none any more.
+   */
+  spaceCreate(): number;
+  /** Unmaps all of it; views are detached first. */
+  spaceDestroy(space: number): number;
+  /**
+   * Maps `bytes` of the file `fd` from `fdOffset`, shared, as guest addresses from `guestAddress`; `userAddress` is what the
+   * front-end calls the start. The descriptor may be closed afterwards. `-EINVAL`: nothing, a range that wraps, is beyond
+   * 2^52 or overlaps a region (in either kind of address), a guest address that is no multiple of 16, an offset that is
+   * no multiple of the file's page size. `-EACCES`: no regular file on tmpfs or hugetlbfs, or not open for both
+   * reading and writing. `-EFBIG`: the file is shorter. `-ENOSPC`: there are 512 regions.
+   */
+  spaceMap(
+    space: number,
+    fd: number,
+    guestAddress: number,
+    bytes: number,
+    fdOffset: number,
+    userAddress: bigint,
+  ): number;
+  /** Unmaps exactly one region, after detaching its views; `-EINVAL` when there is none with these ends. */
+  spaceUnmap(space: number, guestAddress: number, bytes: number): number;
+  /** The guest address of `bytes` at a front-end's address, within one region; else `-EFAULT`. */
+  spaceFind(space: number, userAddress: bigint, bytes: number): number;
+  /**
+   * An ArrayBuffer over a range within one region, at most 1 GiB; else `-EFAULT`, `-EFBIG`. Not to be marked as untransferable: it could
+   * not be detached then.
+   */
+  spaceView(space: number, guestAddress: number, bytes: number): ArrayBuffer | number;
+  /** Detaches what spaceView() gave; `-EINVAL` for other memory and what is detached already. */
+  spaceViewDetach(space: number, view: ArrayBuffer): number;
+  /** 1 when a file turned out to be shorter than it was, and zeros were put in place of its mapping; else 0. */
+  spacePoisoned(space: number): number;
+  /** Copies, across adjacent regions too: the whole range, or `-EFAULT`. */
+  spaceRead(space: number, guestAddress: number, out: Uint8Array): number;
+  spaceWrite(space: number, guestAddress: number, bytes: Uint8Array): number;
+
+  // --- frames: `table` is FrameTable.bytes (core/frames.ts), `which` has indexes of its frames ---
+  // `-EINVAL`: the table's layout, an index or a count does not fit the memory given. What is wrong with one frame is
+  // its FRAME_STATUS: EINVAL (its record names what the table has not got), EFAULT (a segment is not in its space), ...
+  /**
+   * Frames [0, count) have segments (TAIL_START, TAIL_COUNT) that hold all of a chain, its virtio_net_hdr of `headerBytes` (0, 10 or 12)
+   * first. Copies the header to VNET_*, and the first `headMax` bytes, or as many as there is room for, to the head
+   * slot; what is left is the tail (its first segment is trimmed). Sets HEAD_*, TAIL_*, FRAME_BYTES, VNET_* and FRAME_STATUS: 0;
+   * EMSGSIZE for a frame shorter than 14 or longer than 65,566 bytes; EFAULT. With a status other than 0 the frame has no
+   * bytes. Returns the number of frames with status 0.
+   */
+  framesPeek(table: Uint8Array, count: number, headerBytes: number, headMax: number): number;
+  /**
+   * Copies to guest memory: record `j` in [0, count) of `target` has FRAME_SLOT, the index of a frame of `source`; a header to
+   * write before it (HEAD_AT, HEAD_BYTES, in the memory of `target`); segments to write to (TAIL_START, TAIL_COUNT). Its
+   * FRAME_STATUS: 0, EFAULT (some of it may have been written), or EMSGSIZE: the segments are too small, nothing was written.
+   * Returns the number of those with 0.
+   */
+  framesDeliver(source: Uint8Array, target: Uint8Array, count: number): number;
+  /** Copies head and tail to `out`: the bytes, `-EFAULT`, or `-EMSGSIZE` when `out` is too short. */
+  framesGather(table: Uint8Array, frame: number, out: Uint8Array): number;
+  /** The sum of all bytes of these frames, modulo 2^32; a frame with a FRAME_STATUS afterwards is not, or only in part, in it. */
+  framesChecksum(table: Uint8Array, which: Uint32Array, count: number): number;
+  /**
+   * writev(2) for each of the frames which[from..count), to a tap: bytes [i * prefixBytes, (i + 1) * prefixBytes) of
+   * `prefixes`, i being the position in `which`, then the frame. Returns the position where it stopped: at EAGAIN or ENOBUFS,
+   * or `count`. Those before have a FRAME_STATUS: 0 or an errno.
+   */
+  framesWrite(
+    fd: number,
+    table: Uint8Array,
+    which: Uint32Array,
+    from: number,
+    count: number,
+    prefixes: Uint8Array,
+    prefixBytes: number,
+  ): number;
+  /** The same with sendmmsg(2), to a connected datagram socket, a datagram each. */
+  framesSendmmsg(
+    fd: number,
+    table: Uint8Array,
+    which: Uint32Array,
+    from: number,
+    count: number,
+    prefixes: Uint8Array,
+    prefixBytes: number,
+  ): number;
+  /**
+   * One sendmsg(2) of the bytes of these frames, each with its prefix, without the first `skipBytes`, to a stream; at most 1 MiB in 1024
+   * pieces. Returns the bytes taken, or `-errno`. A frame that cannot be read is not begun: its FRAME_STATUS is set, and
+   * when it is the first, that is the result. `flags` as in sendv(), MSG_ZEROCOPY too: heads and prefixes must then
+   * stay as they are until the kernel is done.
+   */
+  framesStream(
+    fd: number,
+    table: Uint8Array,
+    which: Uint32Array,
+    from: number,
+    count: number,
+    prefixes: Uint8Array,
+    prefixBytes: number,
+    skipBytes: number,
+    flags: number,
+  ): number;
+  /**
+   * One sendmsg(2) of `head`, which takes the place of the frame's own and belongs to the caller until the kernel is done, and the
+   * frame's tail, without the first `skipBytes`. Returns the bytes taken, or `-errno`: `-EMSGSIZE` with more than 1023
+   * pieces of tail.
+   */
+  framesSendLent(
+    fd: number,
+    table: Uint8Array,
+    frame: number,
+    head: Uint8Array,
+    flags: number,
+    skipBytes: number,
+  ): number;
+  /**
+   * readv(2) until EAGAIN, at most `max` times, frame `i` to head slot `i` from 0 on: a virtio_net_hdr of `headerBytes`
+   * (0, 10 or 12) to VNET_*, then the frame. All words of the records are written; FRAME_STATUS is EMSGSIZE for less than
+   * 14 bytes, and for what fills its slot, because it may have been cut. Returns the number of frames, or `-errno` if none came.
+   */
+  framesRead(fd: number, table: Uint8Array, max: number, headerBytes: number): number;
+  /**
+   * recvmmsg(2) of at most `max` datagrams (and 64): the first `prefixBytes` of datagram `i` to `prefixOut` at i * prefixBytes, the rest to head
+   * slot `i`, its source to `sockaddrs` at 28i (which may be empty instead). Records as framesRead() does; EMSGSIZE
+   * for datagrams that were cut. Returns the number of frames, or `-errno`.
+   */
+  framesRecvmmsg(
+    fd: number,
+    table: Uint8Array,
+    max: number,
+    prefixOut: Uint8Array,
+    prefixBytes: number,
+    sockaddrs: Uint8Array,
+  ): number;
+
   // --- process ---
   /** RLIMIT_MEMLOCK's soft limit in bytes, or -1 when unlimited or the process has CAP_IPC_LOCK. */
   memlockLimit(): number;
@@ -143,6 +279,65 @@ export interface Native {
   /** Slabs of ended environments that the kernel may still read: never unmapped. */
   quarantinedBytes(): number;
   pageSize(): number;
+
+  // --- descriptors from elsewhere, and such as are made to be handed on; all become ours ---
+  /**
+   * recvmsg(2): bytes into `buffer`, descriptors into `fds`: fds[0] is their number, fds[1] the first. Returns the bytes, 0 at the
+   * end of the stream (a datagram or packet may be empty and carry descriptors all the same). When more came than
+   * `fds` has room for, or than the process may open, all are closed and fds[0] is -1. They are close-on-exec; their
+   * other flags are shared with the sender and stay as they are. `-EINVAL` when `buffer` or `fds` is empty.
+   */
+  recvFds(fd: number, buffer: Uint8Array, fds: Int32Array): number;
+  /**
+   * sendmsg(2) of `bytes` with the first `count` (at most 253) of `fds`, all ours; returns the bytes taken. A stream takes
+   * descriptors with its first byte: without any byte they are lost.
+   */
+  sendFds(fd: number, bytes: Uint8Array, fds: Int32Array, count: number): number;
+  /** Both ends in `out`; 0. */
+  socketpair(domain: number, type: number, out: Int32Array): number;
+  /** A memory file of `bytes` zeroes, sealed with `seals` (F_SEAL_... bits, 0 for none); its name has at most 249 bytes. */
+  memfdCreate(name: Uint8Array, bytes: number, seals: number): number;
+  /** An eventfd of count 0. */
+  eventfdCreate(): number;
+  /**
+   * Signals the eventfd `fd` without ever waiting, whatever the other holder did to its counter and flags; 0. A Unix socket
+   * or a pipe gets eight bytes instead; one that is full has been signalled (0), one without a reader gives an error
+   * (EPIPE, ECONNREFUSED, no SIGPIPE). Anything else is `-EINVAL`, for good. Else as signalsReady().
+   */
+  eventfdSignal(fd: number): number;
+  /**
+   * Prepares eventfdSignal(), which does it itself at the first call: 0, or `-EAGAIN` when the host's limit fs.aio-max-nr is
+   * used up, `-ENOSYS` when the kernel has no asynchronous I/O, `-EPERM` or so when a filter forbids it, or what open(2) says of
+   * /dev/null. There is no other way to signal an eventfd that cannot wait.
+   */
+  signalsReady(): number;
+  /** The S_IFMT bits of what `fd` is open on; 0 for what has no such kind, like an eventfd. */
+  fdStat(fd: number): number;
+  /**
+   * close(2), if that is known not to wait for anybody: 0. Else `fd` is only no longer ours, and open (1), to be closed where
+   * waiting does no harm.
+   */
+  closeReceived(fd: number): number;
+  /**
+   * Makes a descriptor that Node opened (fs.openSync) ours, close-on-exec and non-blocking, and returns it. Only close() here
+   * may close it then.
+   */
+  adopt(fd: number): number;
+  /**
+   * Opens /dev/net/tun and attaches it to the tap `name` (ASCII, at most 15 bytes; empty, or with %d in it: the kernel
+   * chooses) with `flags` (IFF_...); the name goes to `nameOut` (16 bytes or more), ended by a zero byte.
+   */
+  tapOpen(name: Uint8Array, flags: number, nameOut: Uint8Array): number;
+  /** TUNSETOFFLOAD (TUN_F_... bits), TUNSETVNETHDRSZ, TUNSETQUEUE: of a tap, or of a macvtap that was adopted. */
+  tapSetOffload(fd: number, flags: number): number;
+  tapSetVnetHeader(fd: number, bytes: number): number;
+  tapSetQueue(fd: number, on: boolean): number;
+
+  // --- privileges: of the calling thread, and of those it starts later ---
+  /** PR_SET_NO_NEW_PRIVS. */
+  noNewPrivs(): number;
+  /** Empties the permitted, effective, inheritable and (so) ambient set; the bounding set stays. */
+  dropCapabilities(): number;
 
   // --- questions about the system; nothing stays behind ---
   /** 0 if this process may set up an io_uring, else `-errno`: EPERM (forbidden), ENOSYS (none, or hidden by a filter). */

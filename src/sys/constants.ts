@@ -69,3 +69,10 @@ export const TCP_REPAIR = 19;
 export const SOL_UDP = 17;
 export const UDP_SEGMENT = 103;
 export const UDP_GRO = 104;
+
+// linux/in.h, linux/in6.h, asm-generic/socket.h: what tunnels set
+export const SO_NO_CHECK = 11;
+export const IP_MTU_DISCOVER = 10;
+export const IPV6_MTU_DISCOVER = 23;
+/** The device's MTU counts, whatever ICMP says; nothing is fragmented here, and routers may (ip(7)). */
+export const IP_PMTUDISC_INTERFACE = 4;

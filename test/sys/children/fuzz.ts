@@ -3,10 +3,11 @@
  * survive. Descriptors are only ever our own (the addon refuses others); families and addresses are such that nothing
  * leaves this machine, and nothing stays behind on it.
  */
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, openSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
+import { FrameTable, frameTableBytes } from '../../../src/core/frames.ts';
 import { native } from '../../../src/sys/binding.ts';
 import { encodeSockaddr } from '../../../src/wire/sockaddr.ts';
 
@@ -16,6 +17,8 @@ const names = Object.keys(sys);
 
 /** What calls returned: descriptors among it, so that later calls meet open ones. */
 const descriptors: number[] = [];
+/** Numbers of spaces, live and destroyed. */
+const spaces: number[] = [];
 const loopback = [encodeSockaddr('127.0.0.1', 0), encodeSockaddr('::1', 0), encodeSockaddr('127.0.0.1', 9)];
 
 const bytes = fc.oneof(
@@ -71,6 +74,22 @@ const argument = fc.oneof(
   { weight: 2, arbitrary: oddities },
 );
 
+const space = fc.nat(1000).map((n) => spaces[n % Math.max(1, spaces.length)] ?? n);
+const address = fc.oneof(
+  fc.nat(64).map((page) => page * 4096),
+  fc.nat(1 << 20),
+  number,
+);
+/** A frame table, filled at random where it is not its layout. */
+const table = fc.uint32Array({ minLength: 0, maxLength: 128 }).map((list) => {
+  const owner = { lend: () => null, gather: () => 0 };
+  const options = { frames: 8, segments: 16, headBytes: 64 };
+  const made = new FrameTable(new ArrayBuffer(frameTableBytes(options)), options, owner);
+  made.records.set(list.subarray(0, made.records.length).map((word) => word % 32));
+  made.segments.set(list.subarray(0, made.segments.length));
+  return made.bytes;
+});
+
 /** Argument lists that get past the type checks, for the calls where only these reach the system call. */
 const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   socket: fc.tuple(
@@ -99,12 +118,43 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   listen: fc.tuple(descriptor, number),
   shutdown: fc.tuple(descriptor, fc.nat(3)),
   slabCreate: fc.tuple(number, fc.boolean()),
+  // Any other descriptor would be one of Node's own, which close() would then take away from it.
+  adopt: fc.constant(undefined).map(() => [openSync('/dev/null', 'r+')]),
+  memfdCreate: fc.tuple(bytes, fc.nat(1 << 20), fc.constantFrom(0, 2, 4, 7)),
+  spaceDestroy: fc.tuple(space),
+  spaceMap: fc.tuple(
+    space,
+    descriptor,
+    address,
+    address,
+    address,
+    fc.bigInt({ min: 0n, max: 2n ** 64n - 1n }),
+  ),
+  spaceUnmap: fc.tuple(space, address, address),
+  spaceFind: fc.tuple(space, fc.bigInt({ min: 0n, max: 2n ** 20n }), address),
+  spaceView: fc.tuple(space, address, address),
+  spacePoisoned: fc.tuple(space),
+  spaceRead: fc.tuple(space, address, bytes),
+  spaceWrite: fc.tuple(space, address, bytes),
+  framesPeek: fc.tuple(table, fc.nat(9), fc.constantFrom(0, 10, 12), number),
+  framesDeliver: fc.tuple(table, table, fc.nat(9)),
+  framesGather: fc.tuple(table, fc.nat(9), bytes),
+  framesChecksum: fc.tuple(table, words, fc.nat(9)),
+  framesWrite: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
+  framesSendmmsg: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
+  framesStream: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20), number, number),
+  framesSendLent: fc.tuple(descriptor, table, fc.nat(9), bytes, number, number),
+  framesRead: fc.tuple(descriptor, table, number, fc.constantFrom(0, 10, 12)),
+  framesRecvmmsg: fc.tuple(descriptor, table, number, bytes, fc.nat(20), bytes),
 };
+const openers = ['socket', 'accept', 'adopt', 'memfdCreate', 'eventfdCreate'];
+/** Not to be called with just any arguments: they could name what is not ours. */
+const careful = ['socket', 'adopt'];
 const call = fc.constantFrom(...names).chain((name) => {
-  const any = fc.array(argument, { maxLength: 6 });
+  const any = fc.array(argument, { maxLength: 9 });
   const shaped = shapes[name];
   // Families are not left to chance: a raw or netlink socket of a privileged run could do harm.
-  const args = name === 'socket' ? (shaped ?? any) : shaped ? fc.oneof(any, shaped) : any;
+  const args = careful.includes(name) ? (shaped ?? any) : shaped ? fc.oneof(any, shaped) : any;
   return args.map((list) => ({ name, args: list }));
 });
 
@@ -145,14 +195,16 @@ await fc.assert(
     for (const { name, args } of calls) {
       try {
         const result = sys[name]?.(...args);
-        const opened = name === 'socket' || name === 'accept';
-        if (opened && typeof result === 'number' && result >= 0) descriptors.push(result);
+        if (typeof result !== 'number' || result < 0) continue;
+        if (openers.includes(name)) descriptors.push(result);
+        if (name === 'spaceCreate') spaces.push(result);
       } catch (error) {
         if (!(error instanceof TypeError || error instanceof RangeError)) throw error;
       }
     }
     await new Promise((resolve) => setImmediate(resolve));
     while (descriptors.length > 10) sys.close?.(descriptors.shift());
+    while (spaces.length > 10) sys.spaceDestroy?.(spaces.shift());
   }),
   { numRuns: runs, seed, endOnFailure: true },
 );

@@ -1,0 +1,105 @@
+/**
+ * Descriptors that come from elsewhere or are handed on: set-up calls that throw, as those of calls.ts.
+ *
+ * What a peer sends over a Unix socket may be a descriptor of anything. Three things follow. Its flags are shared with the
+ * peer, and nothing may rely on them. Nothing may be asked of it that its file system answers, as that may be a program of the
+ * peer's (FUSE) that never does: fileKind() is free of that. And closing it may wait, too, for such a program or for a
+ * lingering socket: closeReceived() leaves those to a thread of Node's pool.
+ */
+import { close as closeInPool } from 'node:fs';
+import { errnoError, errnoOf } from '../core/errors.ts';
+import { native } from './binding.ts';
+import { AF_UNIX, SOCK_STREAM } from './constants.ts';
+
+const EAGAIN = -errnoOf('EAGAIN');
+
+/** Descriptors that one message can carry (SCM_MAX_FD). */
+export const MESSAGE_FDS_MAX = 253;
+
+// linux/fcntl.h
+export const F_SEAL_SEAL = 0x1;
+export const F_SEAL_SHRINK = 0x2;
+export const F_SEAL_GROW = 0x4;
+
+// linux/stat.h
+export const S_IFMT = 0o170000;
+export const S_IFSOCK = 0o140000;
+export const S_IFREG = 0o100000;
+export const S_IFDIR = 0o040000;
+export const S_IFCHR = 0o020000;
+export const S_IFIFO = 0o010000;
+
+export interface ReceivedMessage {
+  /** Bytes in the buffer; 0 at the end of a stream. */
+  readonly bytes: number;
+  readonly fds: readonly number[];
+  /** Descriptors came that could not be taken; all of the message were closed. */
+  readonly fdsLost: boolean;
+}
+
+/** Both ends of a pair of connected Unix sockets. */
+export function socketPair(type: number = SOCK_STREAM): [number, number] {
+  const out = new Int32Array(2);
+  check(native().socketpair(AF_UNIX, type, out), 'socketpair');
+  return [out[0] as number, out[1] as number];
+}
+
+/** A file in memory of `bytes` zeroes, sealed with `seals` (F_SEAL_... bits). */
+export function memfd(name: string, bytes: number, seals = 0): number {
+  return check(native().memfdCreate(new TextEncoder().encode(name), bytes, seals), 'memfd_create');
+}
+
+export function eventfd(): number {
+  return check(native().eventfdCreate(), 'eventfd');
+}
+
+/** Makes a descriptor of node:fs ours, non-blocking and close-on-exec: only native().close() may close it afterwards. */
+export function adopt(fd: number): number {
+  return check(native().adopt(fd), 'fcntl');
+}
+
+/** The S_IF... kind, or 0 for what has none, like an eventfd. */
+export function fileKind(fd: number): number {
+  return check(native().fdStat(fd), 'statx');
+}
+
+/** Sends `bytes` (at least one on a stream) with descriptors, all ours and all still ours afterwards; bytes taken, or undefined for EAGAIN. */
+export function sendWithFds(fd: number, bytes: Uint8Array, fds: readonly number[]): number | undefined {
+  const sent = native().sendFds(fd, bytes, Int32Array.from(fds), fds.length);
+  return sent === EAGAIN ? undefined : check(sent, 'sendmsg');
+}
+
+/** The next bytes, and the descriptors that came with them; undefined when none wait. */
+export function receiveWithFds(fd: number, buffer: Uint8Array): ReceivedMessage | undefined {
+  // Room for all that can come: what does not fit would be closed on the spot, and that may wait.
+  const fds = new Int32Array(1 + MESSAGE_FDS_MAX);
+  const got = native().recvFds(fd, buffer, fds);
+  if (got === EAGAIN) return undefined;
+  const bytes = check(got, 'recvmsg');
+  const count = fds[0] as number;
+  return { bytes, fds: count > 0 ? Array.from(fds.subarray(1, 1 + count)) : [], fdsLost: count < 0 };
+}
+
+/** Closes a descriptor that a peer sent, without waiting for what is behind it. */
+export function closeReceived(fd: number): void {
+  if (check(native().closeReceived(fd), 'close') === 1) closeInPool(fd, ignore);
+}
+
+/** Throws, with the way out, when eventfds cannot be signalled here: for the start of whoever will have to. */
+export function requireSignals(): void {
+  const result = native().signalsReady();
+  if (result === 0) return;
+  const hint =
+    result === EAGAIN
+      ? 'the host allows no more asynchronous I/O: raise the sysctl fs.aio-max-nr'
+      : 'guests are signalled by asynchronous I/O (CONFIG_AIO), which the kernel lacks or a seccomp filter forbids';
+  throw errnoError(result, 'io_setup', { hint });
+}
+
+/** On Linux the descriptor is gone whatever close(2) says. */
+function ignore(): void {}
+
+function check(result: number, syscall: string): number {
+  if (result < 0) throw errnoError(result, syscall);
+  return result;
+}

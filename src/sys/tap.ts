@@ -1,0 +1,127 @@
+/**
+ * Tap and macvtap devices: opening them and their settings, with errors that say what to do.
+ *
+ * A tap is a network device whose other end is a descriptor: what the host sends to it is read, a frame a time, what is written
+ * it receives. With a vnet header each frame is preceded by a virtio_net_hdr, and may then be a segment of up to 64 KiB, or
+ * lack its checksum, if the offloads say so. A macvtap is the same on top of another device (macvlan), through a file
+ * /dev/tapN that bears its interface's number.
+ *
+ * A descriptor is one queue; whoever opens a tap again with `multiQueue` gets another one.
+ */
+import { constants, openSync, readFileSync } from 'node:fs';
+import { errnoError, errnoName, ZerotxError } from '../core/errors.ts';
+import { native } from './binding.ts';
+import { adopt } from './fds.ts';
+
+// linux/if_tun.h
+const IFF_TAP = 0x2;
+const IFF_NO_PI = 0x1000;
+const IFF_VNET_HDR = 0x4000;
+const IFF_MULTI_QUEUE = 0x100;
+
+/** Of what the host sends us: checksums may be left to us, TCP segments may come uncut. */
+export const TUN_F_CSUM = 0x1;
+export const TUN_F_TSO4 = 0x2;
+export const TUN_F_TSO6 = 0x4;
+export const TUN_F_TSO_ECN = 0x8;
+
+const IFNAMSIZ = 16;
+/** sizeof(struct virtio_net_hdr_v1), as virtio 1.0 has it: with num_buffers, which stays 0 here. */
+export const VNET_HEADER_BYTES = 12;
+
+const hints: Readonly<Record<string, string>> = {
+  EPERM:
+    'needs CAP_NET_ADMIN, or a tap that was made for this user (ip tuntap add dev NAME mode tap user USER)',
+  EACCES: 'needs read and write permission for the device file',
+  EBUSY: 'another program has it open, or all its queues are taken',
+  EINVAL: 'no such kind of device has this name, or its queues (multi_queue) are not as asked for',
+  ENOENT: 'the device file is not there',
+  ENODEV: 'the kernel has no such device (CONFIG_TUN, CONFIG_MACVTAP)',
+  ENXIO: 'the kernel has no such device (CONFIG_TUN, CONFIG_MACVTAP)',
+};
+
+export interface TapOptions {
+  /** An existing tap, or one that is made now and goes with its last descriptor; `%d` in it is a number that is free. */
+  readonly name: string;
+  /** Opens one queue of several. All must be opened so. */
+  readonly multiQueue?: boolean;
+  /** TUN_F_... bits. TUN_F_CSUM goes with any of the others. Default: none. */
+  readonly offloads?: number;
+}
+
+export interface Tap {
+  readonly fd: number;
+  readonly name: string;
+}
+
+/** Opens a tap with a vnet header of 12 bytes. The caller closes the descriptor. */
+export function openTap(options: TapOptions): Tap {
+  const { name } = options;
+  const flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | (options.multiQueue === true ? IFF_MULTI_QUEUE : 0);
+  const bytes = new TextEncoder().encode(name);
+  if (name === '' || bytes.length >= IFNAMSIZ || bytes.includes(0)) {
+    throw new ZerotxError('EINVAL', `${JSON.stringify(name)} is no name of a network device`);
+  }
+  const chosen = new Uint8Array(IFNAMSIZ);
+  const fd = native().tapOpen(bytes, flags, chosen);
+  if (fd < 0) throw failed(fd, 'TUNSETIFF', name);
+  prepare(fd, name, options.offloads ?? 0);
+  return { fd, name: new TextDecoder().decode(chosen.subarray(0, chosen.indexOf(0))) };
+}
+
+/**
+ * Opens a queue of a macvtap with a vnet header of 12 bytes, by the name of the interface or of its file /dev/tapN. Each
+ * opening is another queue of those that the interface has. The caller closes the descriptor.
+ */
+export function openMacvtap(device: string, options: { readonly offloads?: number } = {}): Tap {
+  const path = device.startsWith('/') ? device : macvtapFile(device);
+  let opened: number;
+  try {
+    opened = openSync(path, constants.O_RDWR | constants.O_NONBLOCK);
+  } catch (error) {
+    throw failed((error as NodeJS.ErrnoException).errno ?? 0, 'open', path);
+  }
+  const fd = adopt(opened);
+  prepare(fd, path, options.offloads ?? 0);
+  return { fd, name: device };
+}
+
+/** TUN_F_... bits; EINVAL for some that the kernel does not know. */
+export function setTapOffloads(fd: number, offloads: number): void {
+  const result = native().tapSetOffload(fd, offloads);
+  if (result < 0) throw errnoError(result, 'TUNSETOFFLOAD');
+}
+
+/** Lets a queue of a multi-queue tap take part in the traffic, as it does to begin with, or not. */
+export function setTapQueue(fd: number, on: boolean): void {
+  const result = native().tapSetQueue(fd, on);
+  if (result < 0) throw errnoError(result, 'TUNSETQUEUE');
+}
+
+function prepare(fd: number, name: string, offloads: number): void {
+  let call = 'TUNSETVNETHDRSZ';
+  let result = native().tapSetVnetHeader(fd, VNET_HEADER_BYTES);
+  if (result === 0) {
+    call = 'TUNSETOFFLOAD';
+    result = native().tapSetOffload(fd, offloads);
+  }
+  if (result >= 0) return;
+  native().close(fd);
+  throw failed(result, call, name);
+}
+
+/** The file bears the number of the interface (macvtap_newlink). */
+function macvtapFile(name: string): string {
+  const found = /^[^/\s]{1,15}$/.test(name) && name !== '.' && name !== '..';
+  try {
+    if (found) return `/dev/tap${readFileSync(`/sys/class/net/${name}/ifindex`, 'utf8').trim()}`;
+  } catch {
+    // Told below.
+  }
+  throw new ZerotxError('ENODEV', `no network device ${JSON.stringify(name)}`);
+}
+
+function failed(errno: number, call: string, name: string): ZerotxError {
+  const hint = hints[errnoName(errno)];
+  return errnoError(errno, call, hint === undefined ? { address: name } : { address: name, hint });
+}
