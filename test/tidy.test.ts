@@ -48,12 +48,15 @@ describe('layers', () => {
     sys: ['core', 'wire'],
     net: ['core', 'wire', 'sys'],
     rds: ['core', 'wire', 'net'],
+    vhost: ['core', 'wire', 'sys'],
+    ports: ['core', 'wire', 'sys', 'net'],
+    switch: ['core', 'wire'],
     doctor: ['core', 'wire', 'sys', 'net'],
     cli: [],
     'index.ts': ['core', 'doctor'],
   };
   /** Doors of the package, and the wire format of rds-stress, which is the tools' own. */
-  const publicDoors = /^src\/(?:index|net\/index|rds\/index|wire\/rds-stress[\w-]*)\.ts$/;
+  const publicDoors = /^src\/(?:index|(?:net|ports|rds|switch|vhost)\/index|wire\/rds-stress[\w-]*)\.ts$/;
 
   it('import downwards only, and the tools public doors only', () => {
     none(

@@ -1,0 +1,205 @@
+/**
+ * A session with its socket: reads a message, has it handled, writes the reply, reads the next.
+ *
+ *   reading --message waits--> held --done--> reading
+ *      |  ^
+ *      |  +---------- all written --------+
+ *      +--reply does not fit--> writing --+
+ *
+ * Nothing is read while a message is held or a reply is not written, so there is at most one of each, whatever the
+ * front-end does. A front-end that sends without end has BUDGET messages a turn of the event loop, like everybody.
+ */
+import { assert } from '../core/assert.ts';
+import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
+import { native } from '../sys/binding.ts';
+import { EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT } from '../sys/constants.ts';
+import { MESSAGE_FDS_MAX } from '../sys/fds.ts';
+import { type Registration, reactor } from '../sys/reactor.ts';
+import { Framer, type Message } from './framing.ts';
+import type { Session } from './session.ts';
+
+const EAGAIN = -errnoOf('EAGAIN');
+const EINTR = -errnoOf('EINTR');
+const EPIPE = -errnoOf('EPIPE');
+const BUDGET = 64;
+const NOTHING = new Uint8Array(0);
+
+export interface ConnectionOptions {
+  /** Owned from here on. */
+  readonly fd: number;
+  /** Closes a descriptor that came with a message. */
+  readonly closeFd: (fd: number) => void;
+  /** Makes the session, which gets `reply` to write with. */
+  readonly session: (reply: (bytes: Uint8Array) => void) => Session;
+  /** Called once, when all is closed. Null: the front-end went away. */
+  readonly ended: (error: Error | null) => void;
+}
+
+export class Connection {
+  readonly session: Session;
+  readonly #fd: number;
+  readonly #framer: Framer;
+  readonly #ended: (error: Error | null) => void;
+  readonly #registration: Registration;
+  /** Room for as many descriptors as can come at once: what does not fit is closed where it may wait. */
+  readonly #fds = new Int32Array(1 + MESSAGE_FDS_MAX);
+  /** What is left of a reply that did not fit. */
+  #out: Uint8Array = NOTHING;
+  #held = false;
+  #again: NodeJS.Immediate | null = null;
+  #over = false;
+
+  /** Throws, and closes `fd`, when there can be no session or the descriptor cannot be watched. */
+  constructor(options: ConnectionOptions) {
+    this.#fd = options.fd;
+    this.#ended = options.ended;
+    this.#framer = new Framer(options.closeFd);
+    try {
+      this.session = options.session((bytes) => this.#write(bytes));
+      this.#registration = this.#watch();
+    } catch (error) {
+      native().close(this.#fd);
+      throw error;
+    }
+  }
+
+  get isOver(): boolean {
+    return this.#over;
+  }
+
+  /** Whether the front-end closed its end, though it may not have been read yet: an empty send(2) says so. */
+  get isGone(): boolean {
+    if (this.#over) return true;
+    const sent = native().sendv(this.#fd, [NOTHING], 1, 0);
+    return sent < 0 && sent !== EAGAIN;
+  }
+
+  /** Reads what is there; to be called once, when everybody knows of the connection. */
+  start(): void {
+    this.#read();
+  }
+
+  /** Ends it from our side. Safe to call twice. */
+  end(error: Error | null): void {
+    if (this.#over) return;
+    this.#over = true;
+    if (this.#again !== null) clearImmediate(this.#again);
+    this.#registration.remove();
+    this.#framer.end();
+    this.session.end(error);
+    native().close(this.#fd);
+    this.#ended(error);
+  }
+
+  #watch(): Registration {
+    try {
+      return reactor().add(this.#fd, EPOLLIN | EPOLLOUT, (events) => this.#onEvents(events));
+    } catch (error) {
+      this.session.end(error as Error);
+      throw error;
+    }
+  }
+
+  #onEvents(events: number): void {
+    if (this.#over) return;
+    if (this.#out.length > 0 && (events & (EPOLLOUT | EPOLLERR)) !== 0) this.#flush();
+    // Nobody is there to read a reply: what the message waits for is not waited for.
+    if (this.#held && (events & EPOLLHUP) !== 0) this.end(null);
+    this.#read();
+  }
+
+  #read(): void {
+    for (let left = BUDGET; !this.#over && !this.#held && this.#out.length === 0; left--) {
+      if (left === 0) {
+        this.#continueLater();
+        return;
+      }
+      const message = this.#next();
+      if (message === null) return;
+      this.#handle(message);
+    }
+  }
+
+  /** The edge is used up: the rest in a later turn. */
+  #continueLater(): void {
+    this.#again ??= setImmediate(() => {
+      this.#again = null;
+      this.#read();
+    });
+  }
+
+  /** The next whole message, or null: it is not there yet, or the connection is over. */
+  #next(): Message | null {
+    for (;;) {
+      const got = native().recvFds(this.#fd, this.#framer.wanted(), this.#fds);
+      if (got === EAGAIN) return null;
+      if (got === EINTR) continue;
+      if (got <= 0) {
+        this.end(got === 0 ? null : errnoError(got, 'recvmsg'));
+        return null;
+      }
+      const count = this.#fds[0] as number;
+      if (count < 0) {
+        this.end(
+          new ZerotxError('EMFILE', 'vhost-user front-end sent descriptors that could not be received'),
+        );
+        return null;
+      }
+      const message = this.#took(got, count);
+      if (message !== null || this.#over) return message;
+    }
+  }
+
+  #took(bytes: number, count: number): Message | null {
+    try {
+      return this.#framer.took(bytes, count === 0 ? [] : Array.from(this.#fds.subarray(1, 1 + count)));
+    } catch (error) {
+      this.#fail(error);
+      return null;
+    }
+  }
+
+  #handle(message: Message): void {
+    try {
+      const held = this.session.handle(message);
+      if (held === null) return;
+      this.#held = true;
+      held.then(
+        () => {
+          this.#held = false;
+          this.#read();
+        },
+        (error: unknown) => this.#fail(error),
+      );
+    } catch (error) {
+      this.#fail(error);
+    }
+  }
+
+  /** What the front-end did wrong ends its connection; anything else is a bug, and is thrown after that. */
+  #fail(error: unknown): void {
+    this.end(error as Error);
+    if (!(error instanceof ZerotxError)) throw error;
+  }
+
+  #write(bytes: Uint8Array): void {
+    if (this.#over) return;
+    assert(this.#out.length === 0, 'a message was handled before the last reply was written');
+    this.#out = bytes;
+    this.#flush();
+  }
+
+  #flush(): void {
+    while (this.#out.length > 0) {
+      const sent = native().sendv(this.#fd, [this.#out], 1, 0);
+      if (sent === EAGAIN) return;
+      if (sent === EINTR) continue;
+      // EPIPE: it is gone. What it sent before may matter no more than the reply does.
+      if (sent < 0) {
+        this.end(sent === EPIPE ? null : errnoError(sent, 'sendmsg'));
+        return;
+      }
+      this.#out = this.#out.subarray(sent);
+    }
+  }
+}

@@ -1,0 +1,12 @@
+/**
+ * zerotx/vhost: network devices for virtual machines, in user space. VhostUserDevice is the device that a guest plugs into;
+ * VhostUserFrontend is the driver side, which plugs a Node program into any vhost-user back-end.
+ */
+export type { Capability, FrameReceiver, Port, PortCounters } from '../core/port.ts';
+export { OFFLOAD_ALL, OFFLOAD_CSUM, OFFLOAD_ECN, OFFLOAD_TSO4, OFFLOAD_TSO6 } from '../core/port.ts';
+export {
+  VhostUserDevice,
+  type VhostUserDeviceEvents,
+  type VhostUserDeviceOptions,
+  type VhostUserDeviceStats,
+} from './device.ts';

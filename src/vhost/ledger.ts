@@ -1,0 +1,419 @@
+/**
+ * The ledger of a transmit queue: which chains of the guest we have, which of them are lent on, and when each goes back as used.
+ *
+ * A slot is a chain's head: no two chains that are out can have the same, and if a driver tries, the queue is broken. The heads also
+ * stand in `order`, as the driver made them available:
+ *
+ *   order    | done | done | lent | here | here |              report() puts used entries from the front, and stops at
+ *              ^first                         ^first + count     the first that is not done
+ *
+ *   FREE ──take──▶ HERE ──finish──▶ DONE ──report──▶ FREE
+ *                   │ lend            ▲ last Ubuf released
+ *                   └───finish──▶ OUT ┘
+ *                                  └─ overtaken ─▶ ASIDE, out of `order`; released ─▶ reported with the next report()
+ *
+ * Reports are in the order of avail. So an index says exactly what was given back, and a device that takes over from us, or
+ * ourselves after a crash, resumes with nothing lost. The price is that one slow receiver holds up everybody behind it:
+ * a chain that is lent for longer than holdMs is overdue, and is set aside, unless IN_ORDER was negotiated; and its borrower gets nothing more for
+ * a while (selector.ts). With `copiesFirst` a lent chain is set aside at once, as the kernel's vhost-net does.
+ *
+ * Every lend() gives a Ubuf of its own, the only allocation here, so that of several borrowers of one chain (a frame that is
+ * flooded) each is judged by what it does; the chain is done with the last of them.
+ *
+ * Stopping: drain() ends the lending and the overtaking. When all is back, or at the deadline of whoever waits, detach() says where the next
+ * owner of the queue starts: at the first chain that is not reported. Chains that are aside then cannot be given back to
+ * anybody, as later ones already were; they are counted as `forced`, and the driver misses them until it resets the queue.
+ * What is released after detach() touches no ring: it only lets go of the memory that was lent.
+ *
+ * The time comes from the caller. Nothing here signals, waits or throws for what a guest does.
+ */
+import { assert } from '../core/assert.ts';
+import { type ReleaseQueue, releases } from '../core/releases.ts';
+import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import type { SplitQueue } from './queue.ts';
+import { type Borrower, type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
+
+/** The most chains of a queue that are lent at once, and a quarter of the ring at most: the rest is for copies. */
+export const LENT_MAX = 128;
+export const HOLD_MS = 5;
+
+/** What a slot is: one of the four, and two flags for those that are HERE or OUT. */
+const FREE = 0;
+const HERE = 1;
+const OUT = 2;
+const DONE = 3;
+const STATE = 3;
+/** A borrower has had it for longer than holdMs. */
+const LATE = 4;
+/** No longer in `order`. */
+const ASIDE = 8;
+
+/** The guest's memory: a mapping that stays as long as somebody holds it. A MemoryLease is one. */
+export interface HeldMemory {
+  hold(): void;
+  release(): void;
+}
+
+export interface LedgerCounters {
+  /** Chains taken and given back. */
+  taken: number;
+  reported: number;
+  /** Borrowings, their bytes, and those that were copied after all. */
+  lent: number;
+  lentBytes: number;
+  copied: number;
+  /** Asked for and not granted: too many out, of the queue or of the borrower; copies too often; keeps too long or is backing off; the queue is stopping. */
+  refusedLimit: number;
+  refusedCopies: number;
+  refusedOverdue: number;
+  refusedDraining: number;
+  /** Borrowings that took longer than holdMs; chains that were overtaken; borrowings whose end nobody knows. */
+  overdue: number;
+  overtaken: number;
+  quarantined: number;
+  /** Chains that were made available again while they were out. */
+  twice: number;
+  /** Borrowings that came back after detach(). */
+  late: number;
+  /** Chains that were lost to the driver at detach(). */
+  forced: number;
+}
+
+export function ledgerCounters(): LedgerCounters {
+  return {
+    taken: 0,
+    reported: 0,
+    lent: 0,
+    lentBytes: 0,
+    copied: 0,
+    refusedLimit: 0,
+    refusedCopies: 0,
+    refusedOverdue: 0,
+    refusedDraining: 0,
+    overdue: 0,
+    overtaken: 0,
+    quarantined: 0,
+    twice: 0,
+    late: 0,
+    forced: 0,
+  };
+}
+
+export interface LedgerOptions {
+  readonly borrowers: Borrowers;
+  /** Called when there is something to report, or nothing is lent any more: from releases, and once until report(). */
+  readonly onWork: () => void;
+  readonly holdMs?: number;
+  readonly lentMax?: number;
+  /** Reports copies before what is lent, wherever IN_ORDER was not negotiated. */
+  readonly copiesFirst?: boolean;
+  readonly counters?: LedgerCounters;
+  readonly releases?: ReleaseQueue;
+}
+
+/** A borrowing: a member of the list of those that are out, oldest first. */
+interface Loan {
+  readonly slot: number;
+  readonly borrower: Borrower;
+  readonly sinceMs: number;
+  readonly memory: HeldMemory;
+  late: boolean;
+  quarantined: boolean;
+  before: Loan | null;
+  after: Loan | null;
+}
+
+export class TxLedger {
+  readonly counters: LedgerCounters;
+  #queue: SplitQueue;
+  #memory: HeldMemory;
+  readonly #options: LedgerOptions;
+  readonly #holdMs: number;
+  readonly #lentMax: number;
+  readonly #mask: number;
+  /** By slot: what it is, and how many borrowings of it are out. */
+  readonly #state: Uint8Array;
+  readonly #loans: Uint16Array;
+  /** Slots in the order of avail, from `first` on. */
+  readonly #order: Uint16Array;
+  #first = 0;
+  #count = 0;
+  /** Slots that are aside, and of these, those that came back. */
+  #aside = 0;
+  readonly #back: number[] = [];
+  /** Slots that are lent; loans that are out, and of these, those whose end nobody knows. */
+  #lentSlots = 0;
+  #loanCount = 0;
+  #quarantined = 0;
+  /** Loans that are out, and the oldest of them that is not late yet. */
+  #oldest: Loan | null = null;
+  #newest: Loan | null = null;
+  #watched: Loan | null = null;
+  #nowMs = 0;
+  #told = false;
+  #draining = false;
+  #detached = false;
+
+  constructor(queue: SplitQueue, memory: HeldMemory, options: LedgerOptions) {
+    this.#queue = queue;
+    this.#memory = memory;
+    this.#options = options;
+    this.#holdMs = options.holdMs ?? HOLD_MS;
+    this.#lentMax = Math.min(options.lentMax ?? LENT_MAX, queue.size >> 2);
+    this.#mask = queue.size - 1;
+    this.#state = new Uint8Array(queue.size);
+    this.#loans = new Uint16Array(queue.size);
+    this.#order = new Uint16Array(queue.size);
+    this.counters = options.counters ?? ledgerCounters();
+  }
+
+  /** Chains that we have. */
+  get pending(): number {
+    return this.#count + this.#aside;
+  }
+
+  /** Chains that are lent. */
+  get lent(): number {
+    return this.#lentSlots;
+  }
+
+  /** Whether anything that is lent may still come back: what is in quarantine is not worth waiting for. */
+  get awaited(): boolean {
+    return this.#loanCount > this.#quarantined;
+  }
+
+  /** Since when the oldest of what is lent is out; Infinity: nothing is. */
+  get oldestSinceMs(): number {
+    return this.#oldest?.sinceMs ?? Number.POSITIVE_INFINITY;
+  }
+
+  /** When report() will find something overdue; Infinity: never. */
+  get deadlineMs(): number {
+    return this.#watched === null ? Number.POSITIVE_INFINITY : this.#watched.sinceMs + this.#holdMs;
+  }
+
+  /** Takes the chain at lastAvail, whose head peekHead(0) gave. Its slot; -1: the queue is broken, as this head is out already. */
+  take(head: number): number {
+    if (this.#state[head] !== FREE) {
+      this.counters.twice += 1;
+      return this.#queue.fail(`head ${head} was made available again while it was out`);
+    }
+    this.#state[head] = HERE;
+    this.#order[(this.#first + this.#count) & this.#mask] = head;
+    this.#count += 1;
+    this.#queue.advance(1);
+    this.counters.taken += 1;
+    return head;
+  }
+
+  /**
+   * Gives back the chains that were taken last, which will be taken again: `count` of them, or as many as are neither
+   * finished nor lent. How many.
+   */
+  untake(count: number): number {
+    let given = 0;
+    for (; given < count && this.#count > 0; given++) {
+      const slot = this.#order[(this.#first + this.#count - 1) & this.#mask] as number;
+      if (((this.#state[slot] as number) & STATE) !== HERE || this.#loans[slot] !== 0) break;
+      this.#state[slot] = FREE;
+      this.#count -= 1;
+    }
+    this.#queue.rewind(given);
+    this.counters.taken -= given;
+    return given;
+  }
+
+  /** The frame was sent or dropped: but for what is lent of it, the chain is done. */
+  finish(slot: number): void {
+    this.#state[slot] = this.#loans[slot] === 0 ? DONE : ((this.#state[slot] as number) & ~STATE) | OUT;
+  }
+
+  /** Lends `bytes` of the chain, before it is finished. Null: they are to be copied. */
+  lend(slot: number, bytes: number, borrower: object, nowMs: number): Ubuf | null {
+    assert(((this.#state[slot] as number) & STATE) === HERE, 'lend() of a chain that is finished');
+    this.#nowMs = nowMs;
+    const { counters } = this;
+    const record = this.#options.borrowers.of(borrower);
+    const verdict = record.ask(nowMs);
+    if (verdict !== LENT) {
+      if (verdict === REFUSED_COPIES) counters.refusedCopies += 1;
+      else if (verdict === REFUSED_OVERDUE) counters.refusedOverdue += 1;
+      else counters.refusedLimit += 1;
+      return null;
+    }
+    if (this.#draining) {
+      counters.refusedDraining += 1;
+      return null;
+    }
+    const again = this.#loans[slot] !== 0;
+    if (!again && this.#lentSlots >= this.#lentMax) {
+      counters.refusedLimit += 1;
+      return null;
+    }
+    if (!again) this.#lentSlots += 1;
+    counters.lent += 1;
+    counters.lentBytes += bytes;
+    this.#loans[slot]! += 1;
+    record.lent += 1;
+    const loan = this.#listed(slot, record, nowMs);
+    loan.memory.hold();
+    return new Ubuf(
+      [],
+      (outcome) => this.#released(loan, outcome),
+      this.#options.releases ?? releases,
+      () => this.#lost(loan),
+      bytes,
+    );
+  }
+
+  /** Puts the used entries that are due, and sets aside what is overdue. How many were put: the caller publishes them. */
+  report(nowMs: number): number {
+    this.#nowMs = nowMs;
+    this.#told = false;
+    let put = 0;
+    for (; this.#back.length > 0; put++) {
+      const slot = this.#back.pop() as number;
+      this.#state[slot] = FREE;
+      this.#aside -= 1;
+      this.#queue.put(slot, 0);
+    }
+    while (this.#watched !== null && nowMs >= this.deadlineMs) this.#overdue(this.#watched);
+    put += this.#inOrder();
+    this.counters.reported += put;
+    return put;
+  }
+
+  /** Lends no more, and overtakes nothing, so that base() stays exact. */
+  drain(): void {
+    this.#draining = true;
+  }
+
+  /** Lends again. */
+  resume(): void {
+    this.#draining = false;
+  }
+
+  /** Goes on with another view of the same ring: the guest's memory has been mapped anew. */
+  attach(queue: SplitQueue, memory: HeldMemory): void {
+    assert(queue.size === this.#queue.size && queue.lastAvail === this.#queue.lastAvail, 'not the same ring');
+    this.#queue = queue;
+    this.#memory = memory;
+  }
+
+  /** Index in avail of the first chain that is not reported: where the next owner of the queue starts. */
+  base(): number {
+    return (this.#queue.lastAvail - this.#count) & 0xffff;
+  }
+
+  /** The end: returns base(), and leaves what is still lent to itself. */
+  detach(): number {
+    if (!this.#detached) this.counters.forced += this.#aside;
+    this.#detached = true;
+    this.#draining = true;
+    return this.base();
+  }
+
+  /** Puts what is done, from the front. */
+  #inOrder(): number {
+    const { features } = this.#queue;
+    const overtakes = !features.inOrder && !this.#draining;
+    const always = this.#options.copiesFirst === true;
+    const state = this.#state;
+    let put = 0;
+    for (; this.#count > 0; this.#count--) {
+      const slot = this.#order[this.#first & this.#mask] as number;
+      const is = state[slot] as number;
+      if (is === DONE) {
+        state[slot] = FREE;
+        this.#queue.put(slot, 0);
+        put += 1;
+      } else {
+        if (!overtakes || (is & STATE) !== OUT || !(always || (is & LATE) !== 0)) break;
+        state[slot] = is | ASIDE;
+        this.#aside += 1;
+        this.counters.overtaken += 1;
+      }
+      this.#first = (this.#first + 1) & this.#mask;
+    }
+    return put;
+  }
+
+  /** A new loan, at the end of the list. */
+  #listed(slot: number, borrower: Borrower, sinceMs: number): Loan {
+    const loan: Loan = {
+      slot,
+      borrower,
+      sinceMs,
+      memory: this.#memory,
+      late: false,
+      quarantined: false,
+      before: this.#newest,
+      after: null,
+    };
+    if (this.#newest === null) this.#oldest = loan;
+    else this.#newest.after = loan;
+    this.#newest = loan;
+    this.#watched ??= loan;
+    this.#loanCount += 1;
+    return loan;
+  }
+
+  #unlisted(loan: Loan): void {
+    this.#loanCount -= 1;
+    if (this.#watched === loan) this.#watched = loan.after;
+    if (loan.before === null) this.#oldest = loan.after;
+    else loan.before.after = loan.after;
+    if (loan.after === null) this.#newest = loan.before;
+    else loan.after.before = loan.before;
+  }
+
+  /** Marks the loan that is watched, and watches the next. */
+  #overdue(loan: Loan): void {
+    this.#watched = loan.after;
+    if (!loan.late) this.#late(loan);
+  }
+
+  #late(loan: Loan): void {
+    loan.late = true;
+    loan.borrower.late(this.#nowMs);
+    this.#state[loan.slot]! |= LATE;
+    this.counters.overdue += 1;
+  }
+
+  /** Nobody knows when it will come back: it is as good as overdue. */
+  #lost(loan: Loan): void {
+    if (loan.quarantined) return;
+    loan.quarantined = true;
+    this.#quarantined += 1;
+    this.counters.quarantined += 1;
+    if (!loan.late) this.#late(loan);
+    this.#tell();
+  }
+
+  #released(loan: Loan, outcome: Outcome): void {
+    const { slot } = loan;
+    const copied = outcome.copiedBytes > 0;
+    this.#unlisted(loan);
+    loan.borrower.returned(loan.sinceMs, loan.late, copied);
+    loan.memory.release();
+    if (copied) this.counters.copied += 1;
+    if (loan.quarantined) this.#quarantined -= 1;
+    this.#loans[slot]! -= 1;
+    if (this.#detached) this.counters.late += 1;
+    if (this.#loans[slot] !== 0) return;
+    this.#lentSlots -= 1;
+    const is = this.#state[slot] as number;
+    if ((is & ASIDE) !== 0) this.#back.push(slot);
+    else if ((is & STATE) === OUT) this.#state[slot] = DONE;
+    // Behind one that is not done there is nothing to report yet.
+    const front = this.#order[this.#first & this.#mask];
+    if ((is & ASIDE) !== 0 || ((is & STATE) !== HERE && slot === front) || this.#lentSlots === 0)
+      this.#tell();
+  }
+
+  #tell(): void {
+    if (this.#told || this.#detached) return;
+    this.#told = true;
+    this.#options.onWork();
+  }
+}
