@@ -16,8 +16,13 @@
  *
  * Not every descriptor that is given for this purpose is an eventfd. A Unix socket gets eight bytes with MSG_DONTWAIT, and so
  * does a pipe with RWF_NOWAIT, or through a second, non-blocking opening of it where that is not known: before Linux 6.4, and for
- * pipes with a name. Other kinds of sockets are refused: their lock is held while data is copied from memory of who shares them,
- * which that one can hold up. So is anything else. What a descriptor is gets decided at its first signal.
+ * pipes with a name. Other kinds of sockets are refused, and so is anything else. What a descriptor is gets decided at its
+ * first signal.
+ *
+ * Pipes are the weak spot: a writer keeps the pipe's lock while it copies (pipe_write), and one that copies from memory
+ * behind a FUSE file keeps it for as long as it likes; nothing that is done to a pipe gets past that lock. TCP and UDP sockets
+ * are the same. Unix sockets are not: they copy first, and then queue what they copied. Who does not trust the other
+ * end does not take a pipe from it; fdStat() tells.
  */
 #include "env.h"
 

@@ -284,8 +284,9 @@ export interface Native {
   /**
    * recvmsg(2): bytes into `buffer`, descriptors into `fds`: fds[0] is their number, fds[1] the first. Returns the bytes, 0 at the
    * end of the stream (a datagram or packet may be empty and carry descriptors all the same). When more came than
-   * `fds` has room for, or than the process may open, all are closed and fds[0] is -1. They are close-on-exec; their
-   * other flags are shared with the sender and stay as they are. `-EINVAL` when `buffer` or `fds` is empty.
+   * `fds` has room for, or than the process may open, all are closed and fds[0] is -1. Closing them here may wait (see
+   * closeReceived()), so have room for all that a message can carry, 253. They are close-on-exec; their other flags are
+   * shared with the sender and stay as they are. `-EINVAL` when `buffer` or `fds` is empty.
    */
   recvFds(fd: number, buffer: Uint8Array, fds: Int32Array): number;
   /**
@@ -302,7 +303,8 @@ export interface Native {
   /**
    * Signals the eventfd `fd` without ever waiting, whatever the other holder did to its counter and flags; 0. A Unix socket
    * or a pipe gets eight bytes instead; one that is full has been signalled (0), one without a reader gives an error
-   * (EPIPE, ECONNREFUSED, no SIGPIPE). Anything else is `-EINVAL`, for good. Else as signalsReady().
+   * (EPIPE, ECONNREFUSED, no SIGPIPE). A pipe can be made to wait after all, by another holder who writes to it from memory
+   * that does not come (FUSE). Anything else is `-EINVAL`, for good. Else as signalsReady().
    */
   eventfdSignal(fd: number): number;
   /**

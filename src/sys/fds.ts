@@ -3,8 +3,8 @@
  *
  * What a peer sends over a Unix socket may be a descriptor of anything. Three things follow. Its flags are shared with the
  * peer, and nothing may rely on them. Nothing may be asked of it that its file system answers, as that may be a program of the
- * peer's (FUSE) that never does: fileKind() is free of that. And closing it may wait, too, for such a program or for a
- * lingering socket: closeReceived() leaves those to a thread of Node's pool.
+ * peer's (FUSE) that never does, be it fstat(2), fstatfs(2) or epoll_ctl(2): fileKind() is free of that. And closing it may
+ * wait, too, for such a program or for a lingering socket: closeReceived() leaves those to a thread of Node's pool.
  */
 import { close as closeInPool } from 'node:fs';
 import { errnoError, errnoOf } from '../core/errors.ts';
@@ -61,6 +61,15 @@ export function adopt(fd: number): number {
 /** The S_IF... kind, or 0 for what has none, like an eventfd. */
 export function fileKind(fd: number): number {
   return check(native().fdStat(fd), 'statx');
+}
+
+/**
+ * Whether a descriptor that a peer sent can be watched without asking whoever is behind it: an eventfd and its kind, a socket, or
+ * a pipe. Polling a file or a device may be a question to a program of the peer's (FUSE, CUSE).
+ */
+export function isSafeToWatch(fd: number): boolean {
+  const kind = fileKind(fd);
+  return kind === 0 || kind === S_IFSOCK || kind === S_IFIFO;
 }
 
 /** Sends `bytes` (at least one on a stream) with descriptors, all ours and all still ours afterwards; bytes taken, or undefined for EAGAIN. */

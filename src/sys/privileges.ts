@@ -65,9 +65,17 @@ export function dropPrivileges({ uid, gid }: Identity = {}): void {
   if (uid !== undefined && gid !== undefined) become(uid, gid);
   const capset = native().dropCapabilities();
   if (capset < 0) throw errnoError(capset, 'capset');
+  forbidNewPrivileges();
+  verify(uid !== undefined);
+}
+
+/**
+ * Sets no_new_privs in this thread, and so in those it starts from now on, workers among them: nothing that they execute has more
+ * rights than we. dropPrivileges() does it too, but when workers are to open what needs root, it comes after they were started.
+ */
+export function forbidNewPrivileges(): void {
   const prctl = native().noNewPrivs();
   if (prctl < 0) throw errnoError(prctl, 'PR_SET_NO_NEW_PRIVS');
-  verify(uid !== undefined);
 }
 
 /** The threads of this process. One that ends meanwhile is left out. */

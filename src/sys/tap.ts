@@ -8,7 +8,7 @@
  *
  * A descriptor is one queue; whoever opens a tap again with `multiQueue` gets another one.
  */
-import { constants, openSync, readFileSync } from 'node:fs';
+import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { errnoError, errnoName, ZerotxError } from '../core/errors.ts';
 import { native } from './binding.ts';
 import { adopt } from './fds.ts';
@@ -35,7 +35,8 @@ const hints: Readonly<Record<string, string>> = {
   EACCES: 'needs read and write permission for the device file',
   EBUSY: 'another program has it open, or all its queues are taken',
   EINVAL: 'no such kind of device has this name, or its queues (multi_queue) are not as asked for',
-  ENOENT: 'the device file is not there',
+  ENOENT:
+    'the device file is not there; in a container, make it: its numbers are in /sys/class/net/NAME/tapN/dev',
   ENODEV: 'the kernel has no such device (CONFIG_TUN, CONFIG_MACVTAP)',
   ENXIO: 'the kernel has no such device (CONFIG_TUN, CONFIG_MACVTAP)',
 };
@@ -74,12 +75,19 @@ export function openTap(options: TapOptions): Tap {
  * opening is another queue of those that the interface has. The caller closes the descriptor.
  */
 export function openMacvtap(device: string, options: { readonly offloads?: number } = {}): Tap {
-  const path = device.startsWith('/') ? device : macvtapFile(device);
+  const { path, number } = device.startsWith('/') ? { path: device } : macvtapFile(device);
   let opened: number;
   try {
     opened = openSync(path, constants.O_RDWR | constants.O_NONBLOCK);
   } catch (error) {
     throw failed((error as NodeJS.ErrnoException).errno ?? 0, 'open', path);
+  }
+  if (number !== undefined && fstatSync(opened).rdev !== number) {
+    closeSync(opened);
+    throw new ZerotxError(
+      'ENODEV',
+      `${path} belongs to an interface of another network namespace; make a device file for ${device} and give its path`,
+    );
   }
   const fd = adopt(opened);
   prepare(fd, path, options.offloads ?? 0);
@@ -110,15 +118,20 @@ function prepare(fd: number, name: string, offloads: number): void {
   throw failed(result, call, name);
 }
 
-/** The file bears the number of the interface (macvtap_newlink). */
-function macvtapFile(name: string): string {
-  const found = /^[^/\s]{1,15}$/.test(name) && name !== '.' && name !== '..';
-  try {
-    if (found) return `/dev/tap${readFileSync(`/sys/class/net/${name}/ifindex`, 'utf8').trim()}`;
-  } catch {
-    // Told below.
+/**
+ * The file bears the number of the interface (macvtap_newlink), which another network namespace may have given, too: so the
+ * device that the interface says it has is looked at as well.
+ */
+function macvtapFile(name: string): { readonly path: string; readonly number?: number } {
+  const folder = `/sys/class/net/${name}`;
+  if (!/^[^/\s]{1,15}$/.test(name) || name === '.' || name === '..' || !existsSync(folder)) {
+    throw new ZerotxError('ENODEV', `no network device ${JSON.stringify(name)}`);
   }
-  throw new ZerotxError('ENODEV', `no network device ${JSON.stringify(name)}`);
+  const file = `tap${readFileSync(`${folder}/ifindex`, 'utf8').trim()}`;
+  if (!existsSync(`${folder}/${file}`)) throw new ZerotxError('ENODEV', `${name} is not a macvtap`);
+  const [major = 0, minor = 0] = readFileSync(`${folder}/${file}/dev`, 'utf8').split(':').map(Number);
+  // makedev(3)
+  return { path: `/dev/${file}`, number: (minor & 0xff) | (major << 8) | ((minor & 0xfff00) << 12) };
 }
 
 function failed(errno: number, call: string, name: string): ZerotxError {

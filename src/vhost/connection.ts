@@ -20,6 +20,7 @@ import type { Session } from './session.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 const EINTR = -errnoOf('EINTR');
+const ECONNRESET = -errnoOf('ECONNRESET');
 const EPIPE = -errnoOf('EPIPE');
 const BUDGET = 64;
 const NOTHING = new Uint8Array(0);
@@ -46,6 +47,8 @@ export class Connection {
   /** What is left of a reply that did not fit. */
   #out: Uint8Array = NOTHING;
   #held = false;
+  /** The front-end closed its socket, with or without words in it that were not read yet. */
+  #hungUp = false;
   #again: NodeJS.Immediate | null = null;
   #over = false;
 
@@ -103,8 +106,8 @@ export class Connection {
   #onEvents(events: number): void {
     if (this.#over) return;
     if (this.#out.length > 0 && (events & (EPOLLOUT | EPOLLERR)) !== 0) this.#flush();
-    // Nobody is there to read a reply: what the message waits for is not waited for.
-    if (this.#held && (events & EPOLLHUP) !== 0) this.end(null);
+    this.#hungUp ||= (events & EPOLLHUP) !== 0;
+    if (this.#held && this.#hungUp) this.end(null);
     this.#read();
   }
 
@@ -135,7 +138,8 @@ export class Connection {
       if (got === EAGAIN) return null;
       if (got === EINTR) continue;
       if (got <= 0) {
-        this.end(got === 0 ? null : errnoError(got, 'recvmsg'));
+        // ECONNRESET: it left before it had read all replies, as one does that is killed.
+        this.end(got === 0 || got === ECONNRESET ? null : errnoError(got, 'recvmsg'));
         return null;
       }
       const count = this.#fds[0] as number;
@@ -164,6 +168,8 @@ export class Connection {
       const held = this.session.handle(message);
       if (held === null) return;
       this.#held = true;
+      // Nobody is there to read a reply: what the message waits for is not waited for.
+      if (this.#hungUp) this.end(null);
       held.then(
         () => {
           this.#held = false;

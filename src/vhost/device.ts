@@ -8,6 +8,7 @@
  */
 import { EventEmitter } from 'node:events';
 import { checkInteger, wrongRange } from '../core/arguments.ts';
+import { ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
 import {
@@ -18,7 +19,9 @@ import {
   type PortCounters,
   portCounters,
 } from '../core/port.ts';
+import { releases } from '../core/releases.ts';
 import { native } from '../sys/binding.ts';
+import { requireSignals } from '../sys/fds.ts';
 import { reactor } from '../sys/reactor.ts';
 import { RARP_BYTES, writeRarp } from '../wire/rarp.ts';
 import type { Frontend } from './features.ts';
@@ -129,9 +132,13 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
     return this.#net?.capability ?? this.#detached;
   }
 
-  /** Listens, or begins to connect. Throws what listening meets (EADDRINUSE, EACCES, ENOENT). */
+  /**
+   * Listens, or begins to connect. Rejects with what listening meets (EADDRINUSE, EACCES, ENOENT), and where guests cannot
+   * be signalled (no asynchronous I/O in this kernel, or fs.aio-max-nr is used up).
+   */
   open(): Promise<void> {
     try {
+      requireSignals();
       this.#server.open();
       return Promise.resolve();
     } catch (error) {
@@ -174,6 +181,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
       reactor: reactor(),
       poller: this.#poller,
       details: this.#details,
+      takesPipes: this.#options.frontend === 'uml',
       pairs,
       mtu,
       mac: this.#mac,
@@ -212,8 +220,9 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
 
   /** From within a turn: the connection is ended behind it. */
   #poisoned(net: NetDevice): void {
-    queueMicrotask(() => {
-      if (this.#net === net) this.#server.disconnect(new Error('a file of guest memory was truncated'));
+    releases.run(() => {
+      const error = new ZerotxError('ZTX_GUEST_MEMORY', 'a file of guest memory was truncated under us');
+      if (this.#net === net) this.#server.disconnect(error);
     });
   }
 

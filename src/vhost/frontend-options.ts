@@ -13,7 +13,7 @@ import { type Features, isRingSize, VIRTQUEUE_SIZE_MAX } from '../wire/virtio.ts
 import { FRONTEND_FEATURES, FRONTEND_PROTOCOL_FEATURES } from './frontend-features.ts';
 import { MEMORY_BYTES_MAX } from './frontend-memory.ts';
 
-export interface FrontendOptions {
+export interface VhostUserFrontendOptions {
   /** The Unix socket: of the back-end, or to listen at. */
   readonly path: string;
   /** Listens, and the back-end connects. */
@@ -55,7 +55,7 @@ export interface FrontendOptions {
   readonly signal?: AbortSignal;
 }
 
-export type FrontendSettings = Required<Omit<FrontendOptions, 'mac' | 'mtu' | 'signal'>> & {
+export type FrontendSettings = Required<Omit<VhostUserFrontendOptions, 'mac' | 'mtu' | 'signal'>> & {
   readonly mac: Uint8Array;
   readonly mtu: number | null;
   readonly signal: AbortSignal | null;
@@ -72,7 +72,7 @@ const TABLE_ENTRIES_MAX = 1024;
 const TIME_MAX_MS = 2 ** 31 - 1;
 
 /** Throws ERR_INVALID_ARG_TYPE and ERR_OUT_OF_RANGE. */
-export function frontendSettings(options: FrontendOptions): FrontendSettings {
+export function frontendSettings(options: VhostUserFrontendOptions): FrontendSettings {
   checkObject('options', options);
   check(options);
   const { path, queueSize = 256, bufferBytes = 2048, retryMinMs = 100 } = options;
@@ -102,7 +102,7 @@ export function frontendSettings(options: FrontendOptions): FrontendSettings {
   };
 }
 
-function check(options: FrontendOptions): void {
+function check(options: VhostUserFrontendOptions): void {
   checkString('options.path', options.path);
   if (options.name !== undefined) checkString('options.name', options.name);
   for (const name of ['listen', 'polled', 'devicePolls', 'latency', 'reconnect'] as const) {

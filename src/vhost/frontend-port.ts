@@ -35,9 +35,6 @@ export interface FrontendPortOptions {
   readonly receive: readonly ReceiveQueue[];
   readonly buffers: FrontendBuffers;
   readonly space: number;
-  /** What may be left in frames for the back-end to do (OFFLOAD_ bits), and the MTU: as they were agreed on. */
-  readonly offloads: () => number;
-  readonly mtu: () => number;
   readonly isUp: () => boolean;
   /** `receiver` was set. */
   readonly onReceiver: () => void;
@@ -45,6 +42,8 @@ export interface FrontendPortOptions {
   readonly close: () => Promise<void>;
 }
 
+/** Before a back-end or the program says otherwise. */
+export const MTU_DEFAULT = 1500;
 /** Frames of one native call, and pieces of them. */
 const BATCH_FRAMES = 64;
 const BATCH_PIECES = 1024;
@@ -58,12 +57,14 @@ export class FrontendPort implements Port {
   /** First buffer of each frame of the batch, and its bytes. */
   readonly #first = new Int32Array(BATCH_FRAMES);
   readonly #sent = portCounters();
+  #capability: Capability;
   #receiver: FrameReceiver | null = null;
   /** send() took fewer than it was given. */
   #isFull = false;
 
   constructor(options: FrontendPortOptions) {
     this.name = options.name;
+    this.#capability = capable(0, MTU_DEFAULT);
     this.#options = options;
     const dimensions = { frames: BATCH_FRAMES, segments: BATCH_PIECES, headBytes: VNET_HEADER_BYTES };
     this.#table = createFrameTable(dimensions, { lend: () => null, gather: () => 0 });
@@ -71,8 +72,7 @@ export class FrontendPort implements Port {
   }
 
   get capability(): Capability {
-    const { offloads, mtu } = this.#options;
-    return { zeroCopy: 'never', thresholdBytes: Number.POSITIVE_INFINITY, offloads: offloads(), mtu: mtu() };
+    return this.#capability;
   }
 
   get counters(): PortCounters {
@@ -130,7 +130,14 @@ export class FrontendPort implements Port {
     return this.#options.close();
   }
 
-  /** There is room again, or a back-end. */
+  /** A back-end came, that leaves these offloads (OFFLOAD_ bits) to be done by it; or it went. */
+  changed(offloads: number, mtu: number): void {
+    this.#capability = capable(offloads, mtu);
+    this.onChange?.();
+    if (this.isUp) this.madeRoom();
+  }
+
+  /** There is room again. */
   madeRoom(): void {
     if (!this.#isFull) return;
     this.#isFull = false;
@@ -197,4 +204,9 @@ export class FrontendPort implements Port {
       this.#sent.txBytes += bytes;
     }
   }
+}
+
+/** What is sent is copied into the shared memory. */
+function capable(offloads: number, mtu: number): Capability {
+  return { zeroCopy: 'never', thresholdBytes: Number.POSITIVE_INFINITY, offloads, mtu };
 }

@@ -171,6 +171,7 @@ export class FrontendQueues implements Polled {
       memory: memory.u8,
       space: memory.space.id,
       onBroken: (reason) => onBroken(`receive ring ${index}: ${reason}`),
+      onWork: () => poller.wake(this),
     });
   }
 

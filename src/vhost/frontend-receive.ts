@@ -50,6 +50,8 @@ export interface ReceiveOptions {
   /** The space of the shared memory. */
   readonly space: number;
   readonly onBroken: (reason: string) => void;
+  /** poll() is to be called soon. */
+  readonly onWork: () => void;
 }
 
 /** What is copied of each frame as its head; the same as the device does. */
@@ -83,8 +85,10 @@ export class ReceiveQueue implements FrameOwner {
   readonly #spans = new Uint32Array(TABLE_FRAMES);
   readonly #lent = new Uint8Array(TABLE_FRAMES);
   #frames = 0;
-  /** The receiver had no room: nothing more is offered before resume(). */
+  /** The receiver had no room: nothing more is offered before unblock(). */
   #isBlocked = false;
+  /** The receiver is being called, and perhaps calls us: it has the table. */
+  #isOffering = false;
   /** By buffer: it is with a borrower; and how many are. */
   readonly #isLent: Uint8Array;
   #lentBuffers = 0;
@@ -146,10 +150,11 @@ export class ReceiveQueue implements FrameOwner {
     return this.ring.isRunning ? this.#take() : 0;
   }
 
-  /** The receiver has room again. */
+  /** The receiver has room again. From within the receiver: it is asked later. */
   unblock(): void {
     this.#isBlocked = false;
-    this.poll();
+    if (this.#isOffering) this.#options.onWork();
+    else this.poll();
   }
 
   lend(frame: number, _borrower: object): Ubuf | null {
@@ -189,7 +194,7 @@ export class ReceiveQueue implements FrameOwner {
       return 0;
     }
     this.#keep(reaped);
-    if (this.#count === 0 || this.#isBlocked) return 0;
+    if (this.#count === 0 || this.#isBlocked || this.#isOffering) return 0;
     const frames = this.receiver === null ? this.#drop() : this.#offer(this.receiver);
     // The receiver may have closed the front-end.
     if (!this.#isClosed) this.ring.flush();
@@ -260,15 +265,34 @@ export class ReceiveQueue implements FrameOwner {
   #offer(receiver: FrameReceiver): number {
     const table = this.#table;
     let frames = 0;
-    while (this.#count > 0 && !this.#isBlocked && this.#fill() > 0) {
+    for (let isTaken = true; isTaken && this.#count > 0 && this.#fill() > 0; ) {
       table.count = this.#peek();
-      const taken = table.count === 0 ? 0 : receiver(table, this.from as Port);
-      if (this.#isClosed) return frames + taken;
-      this.#isBlocked = taken < table.count;
+      // If the receiver throws, it has seen them all.
+      let taken = table.count;
+      try {
+        if (taken > 0) taken = this.#call(receiver);
+      } finally {
+        if (!this.#isClosed) this.#settle(taken);
+      }
       frames += taken;
-      this.#settle(taken);
+      isTaken = taken === table.count && !this.#isClosed;
     }
     return frames;
+  }
+
+  #call(receiver: FrameReceiver): number {
+    let isAll = true;
+    // Set before, as the receiver may unblock itself meanwhile.
+    this.#isBlocked = true;
+    this.#isOffering = true;
+    try {
+      const taken = receiver(this.#table, this.from as Port);
+      isAll = taken === this.#table.count;
+      return taken;
+    } finally {
+      this.#isOffering = false;
+      if (isAll) this.#isBlocked = false;
+    }
   }
 
   /** Fills the table with as many frames as are here; how many, bad ones included. */

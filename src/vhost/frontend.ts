@@ -19,6 +19,7 @@
 import { EventEmitter } from 'node:events';
 import { errnoError, ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
+import type { HistogramSnapshot } from '../core/histogram.ts';
 import type { FrameReceiver, Port } from '../core/port.ts';
 import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
@@ -28,8 +29,12 @@ import { FrameSet, type PrepareOptions } from './frontend-frames.ts';
 import type { RequestLine } from './frontend-line.ts';
 import { FrontendLink } from './frontend-link.ts';
 import { FrontendMemory } from './frontend-memory.ts';
-import { type FrontendOptions, type FrontendSettings, frontendSettings } from './frontend-options.ts';
-import { FrontendPort } from './frontend-port.ts';
+import {
+  type FrontendSettings,
+  frontendSettings,
+  type VhostUserFrontendOptions,
+} from './frontend-options.ts';
+import { FrontendPort, MTU_DEFAULT } from './frontend-port.ts';
 import {
   type Agreement,
   announce,
@@ -41,11 +46,12 @@ import {
   stop,
 } from './frontend-protocol.ts';
 import { FrontendQueues } from './frontend-queues.ts';
-import type { ReceiveQueue } from './frontend-receive.ts';
-import type { TransmitQueue } from './frontend-transmit.ts';
+import type { ReceiveCounters, ReceiveQueue } from './frontend-receive.ts';
+import type { RingCounters } from './frontend-ring.ts';
+import type { TransmitCounters, TransmitQueue } from './frontend-transmit.ts';
 import { readVnet, type Vnet } from './frontend-vnet.ts';
 
-export interface FrontendEvents {
+export interface VhostUserFrontendEvents {
   /** It listens at its socket. */
   listening: [];
   /** A back-end runs the rings; again after each reconnection. */
@@ -57,6 +63,19 @@ export interface FrontendEvents {
   /** It is over, for this reason; 'close' follows. */
   error: [error: Error];
   close: [];
+}
+
+/** One of each for every queue pair. */
+export interface VhostUserFrontendStats {
+  readonly connected: boolean;
+  readonly transmit: readonly (TransmitCounters &
+    RingCounters & {
+      /** Frames that are out now. */
+      readonly outstanding: number;
+      /** How long they were out, with the option `latency`. */
+      readonly latency: HistogramSnapshot | null;
+    })[];
+  readonly receive: readonly (ReceiveCounters & RingCounters)[];
 }
 
 export interface SendOptions {
@@ -71,9 +90,8 @@ const NOT_AGREED: Agreement = {
   mac: null,
   mtu: null,
 };
-const MTU_DEFAULT = 1500;
 
-export class VhostUserFrontend extends EventEmitter<FrontendEvents> {
+export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
   /** As a port of a switch. Frames go out on the first queue pair. */
   readonly port: Port;
   readonly #settings: FrontendSettings;
@@ -88,14 +106,14 @@ export class VhostUserFrontend extends EventEmitter<FrontendEvents> {
   #isOver = false;
 
   /** A front-end that is connected. Rejects with what open() does, and then is closed. */
-  static async connect(options: FrontendOptions): Promise<VhostUserFrontend> {
+  static async connect(options: VhostUserFrontendOptions): Promise<VhostUserFrontend> {
     const frontend = new VhostUserFrontend(options);
     await frontend.open();
     return frontend;
   }
 
   /** Makes memory and rings, and connects to nobody yet. Throws ERR_... for wrong options, ENOMEM, EMFILE. */
-  constructor(options: FrontendOptions) {
+  constructor(options: VhostUserFrontendOptions) {
     super();
     const settings = frontendSettings(options);
     const { queuePairs, queueSize, tableEntries, buffers, bufferBytes } = settings;
@@ -154,6 +172,20 @@ export class VhostUserFrontend extends EventEmitter<FrontendEvents> {
 
   get mtu(): number {
     return this.#agreement.mtu ?? MTU_DEFAULT;
+  }
+
+  /** Counters of all queues, as they stand. */
+  stats(): VhostUserFrontendStats {
+    return {
+      connected: this.isConnected,
+      transmit: this.transmit.map(({ counters, ring, outstanding, latency }) => ({
+        ...counters,
+        ...ring.counters,
+        outstanding,
+        latency: latency?.snapshot() ?? null,
+      })),
+      receive: this.receive.map(({ counters, ring }) => ({ ...counters, ...ring.counters })),
+    };
   }
 
   /** A back-end runs the rings. */
@@ -285,8 +317,6 @@ export class VhostUserFrontend extends EventEmitter<FrontendEvents> {
       receive,
       buffers: buffers[0] as (typeof buffers)[number],
       space: this.#memory.space.id,
-      offloads: () => hostOffloads(this.#agreement.features),
-      mtu: () => this.mtu,
       isUp: () => this.isConnected,
       onReceiver: () => this.#wire(this.listenerCount('frame') > 0),
       open: () => this.open(),
@@ -327,15 +357,14 @@ export class VhostUserFrontend extends EventEmitter<FrontendEvents> {
     this.#opening?.resolve();
     this.#opening = null;
     this.emit('connect');
-    this.#port.onChange?.();
-    this.#port.madeRoom();
+    this.#port.changed(hostOffloads(this.#agreement.features), this.mtu);
   }
 
   #lost(error: Error): void {
     this.#queues.interrupt();
     if (!this.#settings.reconnect || this.#isClosing) return;
     this.emit('disconnect', error);
-    this.#port.onChange?.();
+    this.#port.changed(0, this.mtu);
   }
 
   /** Sends received frames to whoever is there: the port's receiver, listeners, both, or nobody. */

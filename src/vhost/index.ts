@@ -10,3 +10,12 @@ export {
   type VhostUserDeviceOptions,
   type VhostUserDeviceStats,
 } from './device.ts';
+export {
+  type SendOptions,
+  VhostUserFrontend,
+  type VhostUserFrontendEvents,
+  type VhostUserFrontendStats,
+} from './frontend.ts';
+export type { FrameSet, PrepareOptions } from './frontend-frames.ts';
+export type { VhostUserFrontendOptions } from './frontend-options.ts';
+export type { Vnet } from './frontend-vnet.ts';

@@ -30,8 +30,9 @@
 import { assert } from '../core/assert.ts';
 import { type ReleaseQueue, releases } from '../core/releases.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import { type HeldMemory, type Loan, Loans } from './loans.ts';
 import type { SplitQueue } from './queue.ts';
-import { type Borrower, type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
+import { type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
 
 /** The most chains of a queue that are lent at once, and a quarter of the ring at most: the rest is for copies. */
 export const LENT_MAX = 128;
@@ -47,12 +48,6 @@ const STATE = 3;
 const LATE = 4;
 /** No longer in `order`. */
 const ASIDE = 8;
-
-/** The guest's memory: a mapping that stays as long as somebody holds it. A MemoryLease is one. */
-export interface HeldMemory {
-  hold(): void;
-  release(): void;
-}
 
 export interface LedgerCounters {
   /** Chains taken and given back. */
@@ -101,7 +96,7 @@ export function ledgerCounters(): LedgerCounters {
 
 export interface LedgerOptions {
   readonly borrowers: Borrowers;
-  /** Called when there is something to report, or nothing is lent any more: from releases, and once until report(). */
+  /** Called when there is something to report, or nothing is awaited any more: from releases, and once until report(). */
   readonly onWork: () => void;
   readonly holdMs?: number;
   readonly lentMax?: number;
@@ -109,18 +104,6 @@ export interface LedgerOptions {
   readonly copiesFirst?: boolean;
   readonly counters?: LedgerCounters;
   readonly releases?: ReleaseQueue;
-}
-
-/** A borrowing: a member of the list of those that are out, oldest first. */
-interface Loan {
-  readonly slot: number;
-  readonly borrower: Borrower;
-  readonly sinceMs: number;
-  readonly memory: HeldMemory;
-  late: boolean;
-  quarantined: boolean;
-  before: Loan | null;
-  after: Loan | null;
 }
 
 export class TxLedger {
@@ -133,7 +116,7 @@ export class TxLedger {
   readonly #mask: number;
   /** By slot: what it is, and how many borrowings of it are out. */
   readonly #state: Uint8Array;
-  readonly #loans: Uint16Array;
+  readonly #out: Uint16Array;
   /** Slots in the order of avail, from `first` on. */
   readonly #order: Uint16Array;
   #first = 0;
@@ -141,14 +124,9 @@ export class TxLedger {
   /** Slots that are aside, and of these, those that came back. */
   #aside = 0;
   readonly #back: number[] = [];
-  /** Slots that are lent; loans that are out, and of these, those whose end nobody knows. */
+  /** All borrowings that are out, and slots that are lent: a slot may have several. */
+  readonly #loans = new Loans();
   #lentSlots = 0;
-  #loanCount = 0;
-  #quarantined = 0;
-  /** Loans that are out, and the oldest of them that is not late yet. */
-  #oldest: Loan | null = null;
-  #newest: Loan | null = null;
-  #watched: Loan | null = null;
   #nowMs = 0;
   #told = false;
   #draining = false;
@@ -162,7 +140,7 @@ export class TxLedger {
     this.#lentMax = Math.min(options.lentMax ?? LENT_MAX, queue.size >> 2);
     this.#mask = queue.size - 1;
     this.#state = new Uint8Array(queue.size);
-    this.#loans = new Uint16Array(queue.size);
+    this.#out = new Uint16Array(queue.size);
     this.#order = new Uint16Array(queue.size);
     this.counters = options.counters ?? ledgerCounters();
   }
@@ -179,17 +157,17 @@ export class TxLedger {
 
   /** Whether anything that is lent may still come back: what is in quarantine is not worth waiting for. */
   get awaited(): boolean {
-    return this.#loanCount > this.#quarantined;
+    return this.#loans.count > this.#loans.quarantined;
   }
 
   /** Since when the oldest of what is lent is out; Infinity: nothing is. */
   get oldestSinceMs(): number {
-    return this.#oldest?.sinceMs ?? Number.POSITIVE_INFINITY;
+    return this.#loans.oldest?.sinceMs ?? Number.POSITIVE_INFINITY;
   }
 
   /** When report() will find something overdue; Infinity: never. */
   get deadlineMs(): number {
-    return this.#watched === null ? Number.POSITIVE_INFINITY : this.#watched.sinceMs + this.#holdMs;
+    return (this.#loans.watched?.sinceMs ?? Number.POSITIVE_INFINITY) + this.#holdMs;
   }
 
   /** Takes the chain at lastAvail, whose head peekHead(0) gave. Its slot; -1: the queue is broken, as this head is out already. */
@@ -214,7 +192,7 @@ export class TxLedger {
     let given = 0;
     for (; given < count && this.#count > 0; given++) {
       const slot = this.#order[(this.#first + this.#count - 1) & this.#mask] as number;
-      if (((this.#state[slot] as number) & STATE) !== HERE || this.#loans[slot] !== 0) break;
+      if (((this.#state[slot] as number) & STATE) !== HERE || this.#out[slot] !== 0) break;
       this.#state[slot] = FREE;
       this.#count -= 1;
     }
@@ -225,7 +203,7 @@ export class TxLedger {
 
   /** The frame was sent or dropped: but for what is lent of it, the chain is done. */
   finish(slot: number): void {
-    this.#state[slot] = this.#loans[slot] === 0 ? DONE : ((this.#state[slot] as number) & ~STATE) | OUT;
+    this.#state[slot] = this.#out[slot] === 0 ? DONE : ((this.#state[slot] as number) & ~STATE) | OUT;
   }
 
   /** Lends `bytes` of the chain, before it is finished. Null: they are to be copied. */
@@ -245,7 +223,7 @@ export class TxLedger {
       counters.refusedDraining += 1;
       return null;
     }
-    const again = this.#loans[slot] !== 0;
+    const again = this.#out[slot] !== 0;
     if (!again && this.#lentSlots >= this.#lentMax) {
       counters.refusedLimit += 1;
       return null;
@@ -253,9 +231,9 @@ export class TxLedger {
     if (!again) this.#lentSlots += 1;
     counters.lent += 1;
     counters.lentBytes += bytes;
-    this.#loans[slot]! += 1;
+    this.#out[slot]! += 1;
     record.lent += 1;
-    const loan = this.#listed(slot, record, nowMs);
+    const loan = this.#loans.add(slot, record, nowMs, this.#memory);
     loan.memory.hold();
     return new Ubuf(
       [],
@@ -277,7 +255,7 @@ export class TxLedger {
       this.#aside -= 1;
       this.#queue.put(slot, 0);
     }
-    while (this.#watched !== null && nowMs >= this.deadlineMs) this.#overdue(this.#watched);
+    this.#findOverdue();
     put += this.#inOrder();
     this.counters.reported += put;
     return put;
@@ -338,39 +316,13 @@ export class TxLedger {
     return put;
   }
 
-  /** A new loan, at the end of the list. */
-  #listed(slot: number, borrower: Borrower, sinceMs: number): Loan {
-    const loan: Loan = {
-      slot,
-      borrower,
-      sinceMs,
-      memory: this.#memory,
-      late: false,
-      quarantined: false,
-      before: this.#newest,
-      after: null,
-    };
-    if (this.#newest === null) this.#oldest = loan;
-    else this.#newest.after = loan;
-    this.#newest = loan;
-    this.#watched ??= loan;
-    this.#loanCount += 1;
-    return loan;
-  }
-
-  #unlisted(loan: Loan): void {
-    this.#loanCount -= 1;
-    if (this.#watched === loan) this.#watched = loan.after;
-    if (loan.before === null) this.#oldest = loan.after;
-    else loan.before.after = loan.after;
-    if (loan.after === null) this.#newest = loan.before;
-    else loan.after.before = loan.before;
-  }
-
-  /** Marks the loan that is watched, and watches the next. */
-  #overdue(loan: Loan): void {
-    this.#watched = loan.after;
-    if (!loan.late) this.#late(loan);
+  #findOverdue(): void {
+    const loans = this.#loans;
+    for (let loan = loans.watched; loan !== null; loan = loans.watched) {
+      if (this.#nowMs < loan.sinceMs + this.#holdMs) return;
+      loans.watchNext();
+      if (!loan.late) this.#late(loan);
+    }
   }
 
   #late(loan: Loan): void {
@@ -384,7 +336,7 @@ export class TxLedger {
   #lost(loan: Loan): void {
     if (loan.quarantined) return;
     loan.quarantined = true;
-    this.#quarantined += 1;
+    this.#loans.quarantined += 1;
     this.counters.quarantined += 1;
     if (!loan.late) this.#late(loan);
     this.#tell();
@@ -393,22 +345,20 @@ export class TxLedger {
   #released(loan: Loan, outcome: Outcome): void {
     const { slot } = loan;
     const copied = outcome.copiedBytes > 0;
-    this.#unlisted(loan);
+    this.#loans.remove(loan);
     loan.borrower.returned(loan.sinceMs, loan.late, copied);
     loan.memory.release();
     if (copied) this.counters.copied += 1;
-    if (loan.quarantined) this.#quarantined -= 1;
-    this.#loans[slot]! -= 1;
+    this.#out[slot]! -= 1;
     if (this.#detached) this.counters.late += 1;
-    if (this.#loans[slot] !== 0) return;
+    if (this.#out[slot] !== 0) return;
     this.#lentSlots -= 1;
     const is = this.#state[slot] as number;
     if ((is & ASIDE) !== 0) this.#back.push(slot);
     else if ((is & STATE) === OUT) this.#state[slot] = DONE;
     // Behind one that is not done there is nothing to report yet.
-    const front = this.#order[this.#first & this.#mask];
-    if ((is & ASIDE) !== 0 || ((is & STATE) !== HERE && slot === front) || this.#lentSlots === 0)
-      this.#tell();
+    const isFront = (is & STATE) !== HERE && slot === this.#order[this.#first & this.#mask];
+    if ((is & ASIDE) !== 0 || isFront || !this.awaited) this.#tell();
   }
 
   #tell(): void {

@@ -48,6 +48,8 @@ export interface NetDeviceOptions {
   readonly sys: Native;
   readonly reactor: Reactor;
   readonly poller: Poller;
+  /** Call descriptors may be pipes. */
+  readonly takesPipes: boolean;
   /** Kept from one connection to the next. */
   readonly details: DeviceCounters;
   readonly pairs: number;
@@ -112,7 +114,7 @@ export class NetDevice implements SessionHost {
     this.#capability = this.#capable(0);
     const { sys, reactor, pairs } = options;
     this.#fds = Array.from({ length: 2 * pairs }, (_, index) => {
-      return new RingFds(sys, reactor, this.details, () => this.#kicked(index));
+      return new RingFds(sys, reactor, this.details, options.takesPipes, () => this.#kicked(index));
     });
     this.#tx = Array.from({ length: pairs }, () => null);
     this.#rx = Array.from({ length: pairs }, () => null);
@@ -230,9 +232,9 @@ export class NetDevice implements SessionHost {
 
   setCall(index: number, fd: number): number {
     const fds = this.#ringFds(index);
-    fds.setCall(fd);
-    if (this.#isRunning(index)) fds.call();
-    return 0;
+    const error = fds.setCall(fd);
+    if (error === 0 && this.#isRunning(index)) fds.call();
+    return error;
   }
 
   setErr(index: number, fd: number): number {

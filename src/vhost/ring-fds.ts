@@ -6,11 +6,14 @@
  *   call   to the driver: signalled without ever blocking (Native.eventfdSignal); without one the driver polls
  *   err    signalled when the ring is broken
  *
- * All three come from the front-end, so they may be anything.
+ * All three come from the front-end, so they may be anything. Files are refused, as their file system may be a program of the
+ * front-end's that never answers; so are pipes to write to, whose lock the other end can hold (fds.ts, signal.c); User-Mode Linux,
+ * whose call descriptors are pipes, is a front-end to be trusted anyway.
  */
-import { errnoOf } from '../core/errors.ts';
+import { errnoOf, ZerotxError } from '../core/errors.ts';
 import type { Native } from '../sys/binding.ts';
 import { EPOLLIN } from '../sys/constants.ts';
+import { closeReceived, isSafeToWatch, S_IFIFO, S_IFMT } from '../sys/fds.ts';
 import type { Reactor, Registration } from '../sys/reactor.ts';
 
 const EPERM = errnoOf('EPERM');
@@ -27,13 +30,21 @@ export class RingFds {
   readonly #reactor: Reactor;
   readonly #counters: SignalCounters;
   readonly #onKick: () => void;
+  readonly #takesPipes: boolean;
   #kick = -1;
   #call = -1;
   #err = -1;
   #watch: Registration | null = null;
 
-  constructor(sys: Native, reactor: Reactor, counters: SignalCounters, onKick: () => void) {
+  constructor(
+    sys: Native,
+    reactor: Reactor,
+    counters: SignalCounters,
+    takesPipes: boolean,
+    onKick: () => void,
+  ) {
     this.#sys = sys;
+    this.#takesPipes = takesPipes;
     this.#reactor = reactor;
     this.#counters = counters;
     this.#onKick = onKick;
@@ -50,28 +61,32 @@ export class RingFds {
     this.#watch = null;
     this.#kick = this.#replace(this.#kick, fd);
     if (fd < 0) return 0;
+    if (!isSafeToWatch(fd)) return this.#refuseKick(EPERM);
     try {
       this.#watch = this.#reactor.add(fd, EPOLLIN, () => {
         this.#counters.kicks += 1;
         this.#onKick();
       });
+      return 0;
     } catch (error) {
-      this.#kick = this.#replace(fd, -1);
-      return (error as { errno?: number }).errno === undefined
-        ? EPERM
-        : Math.abs((error as { errno: number }).errno);
+      if (!(error instanceof ZerotxError)) throw error;
+      return this.#refuseKick(-error.errno);
     }
-    return 0;
   }
 
+  /** 0, or EPERM for what could make us wait; it is closed then. */
   setCall(fd: number): number {
-    this.#call = this.#replace(this.#call, fd);
-    return 0;
+    const usable = this.#isSafeToSignal(fd);
+    this.#call = this.#replace(this.#call, usable ? fd : -1);
+    if (!usable) closeReceived(fd);
+    return usable ? 0 : EPERM;
   }
 
   setErr(fd: number): number {
-    this.#err = this.#replace(this.#err, fd);
-    return 0;
+    const usable = this.#isSafeToSignal(fd);
+    this.#err = this.#replace(this.#err, usable ? fd : -1);
+    if (!usable) closeReceived(fd);
+    return usable ? 0 : EPERM;
   }
 
   /** Tells the driver that there are used entries. */
@@ -90,6 +105,16 @@ export class RingFds {
     this.setErr(-1);
   }
 
+  #refuseKick(errno: number): number {
+    this.#kick = this.#replace(this.#kick, -1);
+    return errno;
+  }
+
+  #isSafeToSignal(fd: number): boolean {
+    if (fd < 0) return true;
+    return isSafeToWatch(fd) && (this.#takesPipes || (this.#sys.fdStat(fd) & S_IFMT) !== S_IFIFO);
+  }
+
   #signal(fd: number): void {
     if (fd < 0) return;
     if (this.#sys.eventfdSignal(fd) < 0) this.#counters.signalErrors += 1;
@@ -97,7 +122,7 @@ export class RingFds {
   }
 
   #replace(old: number, fd: number): number {
-    if (old >= 0) this.#sys.close(old);
+    if (old >= 0) closeReceived(old);
     return fd;
   }
 }

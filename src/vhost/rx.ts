@@ -22,26 +22,16 @@ import {
   FRAME_BYTES,
   FRAME_SLOT,
   FRAME_STATUS,
-  FRAME_VLAN,
   FRAME_WORDS,
   type FrameTable,
-  GSO_ECN,
-  GSO_NONE,
-  GSO_TCPV4,
-  GSO_TCPV6,
   HEAD_AT,
   HEAD_BYTES,
   TAIL_COUNT,
   TAIL_START,
-  VNET_CSUM,
-  VNET_DATA_VALID,
-  VNET_FLAGS,
-  VNET_GSO,
-  VNET_NEEDS_CSUM,
 } from '../core/frames.ts';
-import { OFFLOAD_CSUM, OFFLOAD_ECN, OFFLOAD_TSO4, OFFLOAD_TSO6 } from '../core/port.ts';
 import { CHAIN_BROKEN, CHAIN_FULL, type ChainReader } from './chain.ts';
 import type { SplitQueue } from './queue.ts';
+import { HEADER_MADE, HEADER_REFUSED, HEADER_TOO_LONG, HEADER_WRONG, RxHeader } from './rx-header.ts';
 
 export interface RxCounters {
   /** What was written to the guest, without headers. */
@@ -86,8 +76,6 @@ export interface RxOptions {
   deliver(src: FrameTable, table: FrameTable, count: number): number;
 }
 
-const OFFLOAD_UNKNOWN = 0x8000;
-
 /** What became of one frame. */
 const PLACED = 0;
 const DROPPED = 1;
@@ -104,6 +92,8 @@ export class RxFiller {
   /** The same memory, for headers: a head is at a multiple of 16. */
   readonly #words: Uint32Array;
   readonly #options: RxOptions;
+  /** Of the frame that is being placed. */
+  readonly #header: RxHeader;
   /** The batch: used entries to be put, and of each frame, the first of its own, and the one behind the last. */
   readonly #heads: Uint16Array;
   readonly #lengths: Uint32Array;
@@ -113,10 +103,6 @@ export class RxFiller {
   #tableFull = false;
   /** Chains that this batch may take. */
   #limit = 0;
-  /** The header that is being made: virtio_net_hdr in three words. */
-  #flags = 0;
-  #gso = 0;
-  #csum = 0;
 
   /** `table` is the filler's own: nobody else has frames in it. */
   constructor(
@@ -132,6 +118,7 @@ export class RxFiller {
     this.#table = table;
     this.#words = new Uint32Array(table.bytes.buffer, table.bytes.byteOffset, table.bytes.byteLength >> 2);
     this.#options = options;
+    this.#header = new RxHeader(options.offloads, options.frameBytesMax);
     this.#heads = new Uint16Array(queue.size);
     this.#lengths = new Uint32Array(queue.size);
     this.#firstEntry = new Uint16Array(table.options.frames);
@@ -167,7 +154,7 @@ export class RxFiller {
     this.#tableFull = false;
     for (let at = from; at < count; at++) {
       const frame = which[at] as number;
-      if (!this.#header(src, frame)) continue;
+      if (!this.#isFit(src, frame)) continue;
       const verdict = table.count === table.options.frames ? FULL : this.#place(src, frame);
       if (verdict === PLACED || verdict === DROPPED) continue;
       if (verdict === FULL && table.count > 0) {
@@ -183,41 +170,12 @@ export class RxFiller {
   }
 
   /** Makes the header of a frame as this guest may see it; false: the frame is dropped. */
-  #header(src: FrameTable, frame: number): boolean {
-    const { offloads, frameBytesMax } = this.#options;
-    const at = frame * FRAME_WORDS;
-    const first = src.records[at + VNET_FLAGS] as number;
-    const bytes = src.records[at + FRAME_BYTES] as number;
-    const type = (first >>> 8) & 0xff;
-    this.#flags = 0;
-    this.#gso = 0;
-    this.#csum = 0;
-    if (type === GSO_NONE && bytes > frameBytesMax) {
-      this.counters.droppedSize += 1;
-      return false;
-    }
-    if ((first & 0xffff) === 0) return true;
-    const gso = src.records[at + VNET_GSO] as number;
-    const offset = (src.records[at + VNET_CSUM] as number) & 0xffff;
-    const partial = (first & VNET_NEEDS_CSUM) !== 0;
-    const needed = offloadsOf(type) | (partial ? OFFLOAD_CSUM : 0);
-    if ((needed & ~offloads) !== 0) {
-      this.counters.droppedOffload += 1;
-      return false;
-    }
-    if ((partial && (gso >>> 16) + offset + 2 > bytes) || (type !== GSO_NONE && (gso & 0xffff) === 0)) {
-      this.counters.droppedHeader += 1;
-      return false;
-    }
-    const valid = !partial && (offloads & OFFLOAD_CSUM) !== 0 ? first & VNET_DATA_VALID : 0;
-    const headers = partial || type !== GSO_NONE ? Math.min(first >>> 16, bytes) : 0;
-    this.#flags = ((partial ? VNET_NEEDS_CSUM : valid) | (type << 8) | (headers << 16)) >>> 0;
-    if (type !== GSO_NONE) this.#gso = gso & 0xffff;
-    if (partial) {
-      this.#gso = (this.#gso | (gso & 0xffff_0000)) >>> 0;
-      this.#csum = offset;
-    }
-    return true;
+  #isFit(src: FrameTable, frame: number): boolean {
+    const verdict = this.#header.make(src, frame);
+    if (verdict === HEADER_REFUSED) this.counters.droppedOffload += 1;
+    else if (verdict === HEADER_WRONG) this.counters.droppedHeader += 1;
+    else if (verdict === HEADER_TOO_LONG) this.counters.droppedSize += 1;
+    return verdict === HEADER_MADE;
   }
 
   /** Finds chains for a frame, and adds it to the batch. Whatever the outcome but PLACED, the table is as it was. */
@@ -269,18 +227,18 @@ export class RxFiller {
     const { records } = table;
     const head = table.headAt(index);
     const buffers = mergeable ? this.#entries - first : 1;
-    records.fill(0, at, at + FRAME_WORDS);
+    // All that deliver() reads; a fill() of the record would take longer than the rest.
     records[at + HEAD_AT] = head;
     records[at + HEAD_BYTES] = headerBytes;
     records[at + TAIL_START] = start;
     records[at + TAIL_COUNT] = table.segmentCount - start;
     records[at + FRAME_BYTES] = bytes - headerBytes;
     records[at + FRAME_SLOT] = frame;
-    records[at + FRAME_VLAN] = 0;
+    records[at + FRAME_STATUS] = 0;
     const word = head >> 2;
-    this.#words[word] = this.#flags;
-    this.#words[word + 1] = this.#gso;
-    this.#words[word + 2] = (this.#csum | (buffers << 16)) >>> 0;
+    this.#words[word] = this.#header.flags;
+    this.#words[word + 1] = this.#header.gso;
+    this.#words[word + 2] = (this.#header.csum | (buffers << 16)) >>> 0;
     this.#firstEntry[index] = first;
     this.#endEntry[index] = this.#entries;
     table.count = index + 1;
@@ -309,19 +267,5 @@ export class RxFiller {
       this.#queue.put(this.#heads[i] as number, this.#lengths[i] as number);
     }
     this.#queue.advance(this.#entries);
-  }
-}
-
-/** What a receiver must be able to do for a gso_type; a bit that nobody has for one that we do not know. */
-function offloadsOf(type: number): number {
-  if (type === GSO_NONE) return 0;
-  const ecn = (type & GSO_ECN) === 0 ? 0 : OFFLOAD_ECN;
-  switch (type & ~GSO_ECN) {
-    case GSO_TCPV4:
-      return OFFLOAD_TSO4 | ecn;
-    case GSO_TCPV6:
-      return OFFLOAD_TSO6 | ecn;
-    default:
-      return OFFLOAD_UNKNOWN;
   }
 }

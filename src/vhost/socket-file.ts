@@ -44,9 +44,9 @@ export function listenAt(path: string, mode: number): SocketFile {
 
 /** A connected descriptor, or a negative errno: EAGAIN when the queue of the listener is full. */
 export function connectTo(path: string): number {
-  const address = encodeSockaddrUn(path);
-  const fd = calls.socket(AF_UNIX, SOCK_STREAM);
-  const result = native().connect(fd, address);
+  const fd = native().socket(AF_UNIX, SOCK_STREAM, 0);
+  if (fd < 0) return fd;
+  const result = native().connect(fd, encodeSockaddrUn(path));
   if (result === 0) return fd;
   calls.close(fd);
   return result;

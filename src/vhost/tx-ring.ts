@@ -8,6 +8,7 @@
  * nothing of it (TxLedger.detach).
  */
 import type { Port } from '../core/port.ts';
+import { releases } from '../core/releases.ts';
 import type { MemoryLease } from './lease.ts';
 import type { Polled, Poller } from './poller.ts';
 import type { RingMemory } from './queue.ts';
@@ -142,7 +143,7 @@ export class TxRing implements Polled {
   #settleSoon(): void {
     if (this.#settles) return;
     this.#settles = true;
-    queueMicrotask(() => {
+    releases.run(() => {
       this.#settles = false;
       if (!this.#over || this.#drained !== null) this.queue.settle();
       if (!this.queue.ledger.awaited) this.#drained?.();

@@ -10,6 +10,8 @@ import { fileURLToPath } from 'node:url';
 const skip = process.getuid?.() === 0 ? false : 'needs root';
 const child = fileURLToPath(new URL('./children/privileges.js', import.meta.url));
 const NOBODY = '{"uid":65534,"gid":65534}';
+/** A thread with nothing left, as the child lists it: users, groups, supplementary groups, capabilities. */
+const ALL_NOBODY = `${Array(8).fill(65534).join(' ')} |  | 0`;
 
 interface Result {
   readonly status: number | null;
@@ -45,7 +47,7 @@ describe('a process of root', { skip, timeout: 120_000 }, () => {
     const lines = stdout.trim().split('\n');
     assert.ok(lines.length > 8, 'the main thread, V8, the pool, a worker');
     assert.deepEqual(lines.splice(-2), ['EACCES', 'EPERM']);
-    assert.deepEqual([...new Set(lines)], [`${Array(8).fill(65534).join(' ')} |  | 0`]);
+    assert.deepEqual([...new Set(lines)], [ALL_NOBODY]);
   });
 
   it('takes names for user and group', () => {
@@ -65,10 +67,11 @@ describe('a process of root', { skip, timeout: 120_000 }, () => {
     assert.deepEqual([status, stdout, stderr], [0, '65534\n', '']);
   });
 
-  it('is refused by Node itself with an io_uring, whose threads of the kernel stay root’s', () => {
-    const { status, stderr } = run([], [NOBODY], { UV_USE_IO_URING: '1' });
-    assert.equal(status, 1);
-    assert.match(stderr, /ERR_INVALID_STATE|privileges cannot be dropped/);
+  it('is told so where threads of an io_uring stay root’s', () => {
+    const { status, stdout, stderr } = run([], [NOBODY, 'list'], { UV_USE_IO_URING: '1' });
+    // Some versions of Node refuse it themselves; some of libuv's have no such threads.
+    if (status === 0) assert.deepEqual([...new Set(stdout.trim().split('\n'))], [ALL_NOBODY]);
+    else assert.match(stderr, /ERR_INVALID_STATE|privileges cannot be dropped/);
   });
 
   it('must become somebody', () => {

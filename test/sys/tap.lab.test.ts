@@ -36,15 +36,27 @@ describe('a tap', { skip, timeout: 120_000 }, () => {
   it('is told about by the reactor', () => inNamespace('events'));
 });
 
+/** The names of device files are shared by all namespaces: a number of its own for each interface. */
+let made = 0;
+const ownIndex = (): string => `index ${100_000 + 10 * process.pid + made++}`;
+
 describe('a macvtap', { skip, timeout: 60_000 }, () => {
   it('carries frames with a vnet header both ways', (t) => {
-    const probe = [...VETH, 'ip link add link low name m type macvtap'].join(' && ');
-    const made = spawnSync('unshare', ['--net', 'sh', '-c', probe]);
-    if (made.status !== 0) return t.skip('needs veth and macvtap devices');
+    const probe = [...VETH, `ip link add link low name m ${ownIndex()} type macvtap`].join(' && ');
+    const result = spawnSync('unshare', ['--net', 'sh', '-c', probe]);
+    if (result.status !== 0) return t.skip('needs veth and macvtap devices');
     inNamespace('macvtap', [
       ...VETH,
-      'ip link add link low name mv0 address 02:00:00:00:00:05 type macvtap mode bridge',
+      `ip link add link low name mv0 ${ownIndex()} address 02:00:00:00:00:05 type macvtap mode bridge`,
       'ip link set mv0 up',
+    ]);
+    inNamespace('macvtapNames', [
+      ...VETH,
+      `ip link add link low name mv0 ${ownIndex()} type macvtap mode bridge`,
+      // Another device under the name of its file, as the interface of another namespace with the same number would have it.
+      'mount -t tmpfs none /mnt',
+      'mknod /mnt/node c 1 3',
+      'mount --bind /mnt/node /dev/tap$(cat /sys/class/net/mv0/ifindex)',
     ]);
   });
 });

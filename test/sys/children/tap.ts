@@ -235,6 +235,11 @@ async function macvtap(): Promise<void> {
   native().close(fd);
 }
 
+function macvtapNames(): void {
+  assert.throws(() => tap.openMacvtap('mv0'), { code: 'ENODEV', message: /another network namespace/ });
+  assert.throws(() => tap.openMacvtap('low'), { code: 'ENODEV', message: /not a macvtap/ });
+}
+
 const parts: Record<string, () => void | Promise<void>> = {
   frames,
   offloads,
@@ -243,5 +248,6 @@ const parts: Record<string, () => void | Promise<void>> = {
   user,
   events,
   macvtap,
+  macvtapNames,
 };
 await parts[process.argv[2] as string]?.();
