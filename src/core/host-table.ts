@@ -65,8 +65,9 @@ export class HostBatch {
   readonly #startAt: number;
   #cursor: number;
 
-  constructor(reservedBytes = 0) {
-    this.table = createHostTable(BATCH_FRAMES, SLOT_BYTES);
+  /** Room for `frames` frames of 2048 bytes, or fewer longer ones. */
+  constructor(reservedBytes = 0, frames: number = BATCH_FRAMES) {
+    this.table = createHostTable(frames, SLOT_BYTES);
     this.reservedAt = ((this.table.headAt(0) + 3) & ~3) + 2;
     this.#startAt = (this.reservedAt + reservedBytes + 3) & ~3;
     this.#cursor = this.#startAt;
@@ -76,7 +77,7 @@ export class HostBatch {
   place(frameBytes: number): number {
     const { table } = this;
     const at = this.#cursor + GAP_BYTES + 2;
-    if (table.count === BATCH_FRAMES || at + frameBytes > table.bytes.length) return -1;
+    if (table.count === table.options.frames || at + frameBytes > table.bytes.length) return -1;
     const record = table.count * FRAME_WORDS;
     table.records.fill(0, record, record + FRAME_WORDS);
     table.records[record + HEAD_AT] = at;

@@ -12,10 +12,10 @@
  * waits here. A link lets it wait for flush(); a switch, which cannot wait, calls discard().
  */
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable, HEAD_AT, VNET_FLAGS } from '../core/frames.ts';
+import { everyFrame } from '../core/host-table.ts';
 import type { Port } from '../core/port.ts';
 import { readU16 } from '../wire/bytes.ts';
 import { ETHERNET_BYTES, isTagType, TYPE_AT, VLAN_TAG_BYTES } from '../wire/ethernet.ts';
-import { everyFrame } from './host-table.ts';
 import { SoftwareOffload } from './offload.ts';
 import { isSegmented, neededOffloads, VNET_ASKS } from './vnet.ts';
 

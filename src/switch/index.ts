@@ -29,6 +29,7 @@ export {
   VNET_FLAGS,
   VNET_GSO,
 } from '../core/frames.ts';
+export { createHostTable } from '../core/host-table.ts';
 export {
   type Capability,
   type FrameReceiver,
@@ -44,7 +45,6 @@ export {
 } from '../core/port.ts';
 export { type Clock, systemClock } from './clock.ts';
 export type { EgressCounters } from './egress.ts';
-export { createHostTable } from './host-table.ts';
 export { Link, type LinkCounters, type LinkOptions } from './link.ts';
 export { type FaultOptions, FaultPort, withFaults } from './middleware/fault.ts';
 export type { FaultCounters, Faults } from './middleware/fault-path.ts';

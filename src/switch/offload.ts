@@ -22,11 +22,11 @@ import {
   VNET_GSO,
   VNET_NEEDS_CSUM,
 } from '../core/frames.ts';
+import { HostBatch } from '../core/host-table.ts';
 import { OFFLOAD_CSUM } from '../core/port.ts';
 import { readU16, readU32, writeU16, writeU32 } from '../wire/bytes.ts';
 import { addBytes, addWide, complement, fold } from '../wire/checksum.ts';
 import { IPV6_BYTES, PacketShape } from '../wire/ip.ts';
-import { HostBatch } from './host-table.ts';
 import { describe, isSegmented, TCP_CHECKSUM_AT, tcpHeaderBytes } from './vnet.ts';
 
 /** The longest frame with two tags; what a table may hold, and what fits into 16-bit lengths. */

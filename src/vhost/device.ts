@@ -96,6 +96,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   readonly #detached: Capability;
   #net: NetDevice | null = null;
   #wasUp = false;
+  #hasLink = true;
 
   /** Throws ERR_OUT_OF_RANGE and ERR_INVALID_ARG_TYPE for options that are none. */
   constructor(options: VhostUserDeviceOptions) {
@@ -125,7 +126,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   }
 
   get isUp(): boolean {
-    return this.#net?.isUp === true;
+    return this.#hasLink && this.#net?.isUp === true;
   }
 
   get capability(): Capability {
@@ -153,13 +154,24 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   }
 
   send(table: FrameTable, which: Uint32Array, from: number, count: number): number {
-    if (this.#net !== null) return this.#net.send(table, which, from, count);
+    if (this.#net !== null && this.#hasLink) return this.#net.send(table, which, from, count);
     this.counters.txDropped += count - from;
     return count;
   }
 
   resume(): void {
     this.#net?.resume();
+  }
+
+  /**
+   * Pulls the cable, or puts it in. Only guests whose front-end reads the device's configuration see it (User-Mode Linux; QEMU keeps
+   * its own, `set_link`); to the others frames just stop. Frames of the guest are dropped meanwhile, and so are those for it.
+   */
+  setLink(up: boolean): void {
+    if (up === this.#hasLink) return;
+    this.#hasLink = up;
+    this.#server.session?.configChanged();
+    this.#linkChanged();
   }
 
   stats(): VhostUserDeviceStats {
@@ -191,6 +203,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
       ...(holdMs === undefined ? {} : { holdMs }),
       ...(lentMax === undefined ? {} : { lentMax }),
       now: () => performance.now(),
+      hasLink: () => this.#hasLink,
       onLink: () => this.#linkChanged(),
       onBroken: (ring, reason) => this.emit('broken', ring, reason),
       onPoisoned: () => this.#poisoned(net),

@@ -128,11 +128,8 @@ export class TransmitQueue {
   /** The same, waiting for room; resolves when the back-end has returned the frame's buffers, so is done with it. */
   sendFrame(bytes: Uint8Array, vnet?: Vnet): Promise<void> {
     return new Promise((resolve, reject) => {
-      if (!this.fits(bytes.length)) return reject(tooLong(bytes.length));
-      const waiter: Waiter = { bytes, vnet, resolve, reject };
-      const head = this.#waiting.length === 0 ? this.#sendNow(bytes, vnet) : -1;
-      if (head < 0) this.#waiting.push(waiter);
-      else this.#awaited.set(head, waiter);
+      this.#waiting.push({ bytes, vnet, resolve, reject });
+      if (this.#waiting.length === 1) this.#sendWaiting();
     });
   }
 
@@ -303,7 +300,13 @@ export class TransmitQueue {
   }
 
   #sendWaiting(): void {
+    // Before the first back-end nobody knows what fits.
+    if (!this.ring.isRunning) return;
     for (let waiter = this.#waiting.shift(); waiter !== undefined; waiter = this.#waiting.shift()) {
+      if (!this.fits(waiter.bytes.length)) {
+        waiter.reject(tooLong(waiter.bytes.length));
+        continue;
+      }
       const head = this.#sendNow(waiter.bytes, waiter.vnet);
       if (head < 0) {
         this.#waiting.unshift(waiter);

@@ -23,7 +23,7 @@ import type { HistogramSnapshot } from '../core/histogram.ts';
 import type { FrameReceiver, Port } from '../core/port.ts';
 import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
-import { NO_FEATURES } from '../wire/virtio.ts';
+import { has, NO_FEATURES, VHOST_USER_F_PROTOCOL_FEATURES } from '../wire/virtio.ts';
 import { hostOffloads } from './features.ts';
 import { FrameSet, type PrepareOptions } from './frontend-frames.ts';
 import type { RequestLine } from './frontend-line.ts';
@@ -194,9 +194,10 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
   }
 
   /**
-   * Connects, or listens and waits for a back-end. Rejects with the system's error (ECONNREFUSED, ENOENT, EADDRINUSE), ETIMEDOUT
-   * when the back-end does not answer, EPROTO when it answers nonsense, ECONNRESET when it hangs up, ZTX_FEATURES when it
-   * lacks what is needed, ZTX_REFUSED when it refuses a request; with `reconnect` only the first and ZTX_FEATURES.
+   * Connects, or listens and waits for a back-end. Rejects with what the system says (ECONNREFUSED, ENOENT, EADDRINUSE), ETIMEDOUT
+   * when the back-end does not answer, EPROTO when it answers nonsense, ECONNRESET when it hangs up, ZTX_REFUSED when it
+   * refuses a request, ZTX_FEATURES when it lacks what is needed. With `reconnect` only the last ends it, and what listening
+   * meets; everything else is tried again.
    */
   open(): Promise<void> {
     if (this.#isOver) return Promise.reject(new ZerotxError('ENOTCONN', 'the front-end is closed'));
@@ -251,11 +252,18 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
   async startRings(): Promise<void> {
     await this.#link.run(restart(this.#agreement, this.#queues.setUp(this.#agreement, false)));
     this.#queues.start();
+    this.#port.madeRoom();
   }
 
-  /** SET_VRING_ENABLE for the rings of these pairs, all if left out: rings that are off lose what is sent, and get nothing. */
+  /**
+   * SET_VRING_ENABLE for the rings of these pairs, all if left out: rings that are off lose what is sent, and get nothing.
+   * Rejects with EOPNOTSUPP where the back-end has no protocol features.
+   */
   async enableRings(on: boolean, pairs?: readonly number[]): Promise<void> {
     const { indexes } = this.#queues;
+    if (!has(this.#agreement.features, VHOST_USER_F_PROTOCOL_FEATURES)) {
+      throw new ZerotxError('EOPNOTSUPP', 'the back-end has no protocol features: its rings are always on');
+    }
     const wanted = pairs === undefined ? indexes : indexes.filter((index) => pairs.includes(index >> 1));
     await this.#link.run(enableRings(this.#agreement, wanted, on));
   }
@@ -338,7 +346,8 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
       listening: () => this.emit('listening'),
       up: () => this.#up(),
       lost: (error) => this.#lost(error),
-      failed: (error) => this.destroy(error),
+      // What happens while saying goodbye is of no interest.
+      failed: (error) => this.destroy(this.#isClosing ? null : error),
     });
   }
 

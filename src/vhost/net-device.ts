@@ -63,6 +63,8 @@ export interface NetDeviceOptions {
   /** How long a ring that stops waits for what is lent. */
   readonly drainMs: number;
   readonly now: () => number;
+  /** What the configuration says of the link, to front-ends that read it. */
+  readonly hasLink: () => boolean;
   /** Offloads, MTU, or whether frames can be given to the guest have changed. */
   readonly onLink: () => void;
   /** A ring is broken: by its index, and why. */
@@ -265,7 +267,7 @@ export class NetDevice implements SessionHost {
     const config = new Uint8Array(VIRTIO_NET_CONFIG_BYTES);
     const view = new DataView(config.buffer);
     config.set(this.#options.mac, VIRTIO_NET_CONFIG_MAC_AT);
-    view.setUint16(VIRTIO_NET_CONFIG_STATUS_AT, VIRTIO_NET_S_LINK_UP, true);
+    view.setUint16(VIRTIO_NET_CONFIG_STATUS_AT, this.#options.hasLink() ? VIRTIO_NET_S_LINK_UP : 0, true);
     view.setUint16(VIRTIO_NET_CONFIG_MAX_PAIRS_AT, this.#options.pairs, true);
     view.setUint16(VIRTIO_NET_CONFIG_MTU_AT, this.#mtu, true);
     return config;
@@ -293,6 +295,7 @@ export class NetDevice implements SessionHost {
       drainMs,
       now,
       lends,
+      hasLink: this.#options.hasLink,
       ...(holdMs === undefined ? {} : { holdMs }),
       ...(lentMax === undefined ? {} : { lentMax }),
       ...(copiesFirst === undefined ? {} : { copiesFirst }),
@@ -318,6 +321,7 @@ export class NetDevice implements SessionHost {
       mergeable: has(this.#features, VIRTIO_NET_F_MRG_RXBUF),
       offloads: guestOffloads(this.#features),
       frameBytesMax: this.#mtu + FRAME_OVERHEAD_BYTES,
+      now: this.#options.now,
       counters: this.details.rx,
       chainCounters: this.details.chains,
       signal: () => fds.call(),

@@ -6,16 +6,14 @@
  */
 import {
   FRAME_BYTES,
-  FRAME_STATUS,
   FRAME_WORDS,
   type FrameOwner,
-  FrameTable,
-  frameTableBytes,
-  HEAD_AT,
-  HEAD_BYTES,
-  TAIL_COUNT,
-  TAIL_START,
+  type FrameTable,
+  VNET_CSUM,
+  VNET_FLAGS,
+  VNET_GSO,
 } from '../core/frames.ts';
+import { HostBatch } from '../core/host-table.ts';
 import type { Native } from '../sys/binding.ts';
 import { createFrameTable } from '../sys/frame-table.ts';
 import { type ChainCounters, ChainReader } from './chain.ts';
@@ -25,9 +23,11 @@ import { type RxCounters, RxFiller } from './rx.ts';
 import type { RingStart } from './session-host.ts';
 import { usedIndex } from './tx-queue.ts';
 
-/** Frames that may wait, and bytes: a burst of a dozen full TSO frames. */
-const ROOM_FRAMES = 256;
-const ROOM_BYTES = 1024 * 1024;
+/** Frames that may wait, of 2 KiB on average: or sixteen full TSO frames. */
+const ROOM_FRAMES = 512;
+/** A frame that waits for longer while the driver posts chains is dropped. */
+const WAIT_MS_MAX = 1000;
+const VNET_WORDS = [VNET_FLAGS, VNET_GSO, VNET_CSUM] as const;
 /** Frames of one native call, and pieces of all their chains: 64 KiB in mergeable buffers of 1.5 KiB are 44. */
 const BATCH_FRAMES = 64;
 const BATCH_SEGMENTS = 4096;
@@ -41,6 +41,7 @@ export interface RxQueueOptions {
   /** OFFLOAD_ bits that the guest takes. */
   readonly offloads: number;
   readonly frameBytesMax: number;
+  readonly now: () => number;
   readonly counters: RxCounters;
   readonly chainCounters: ChainCounters;
   readonly signal: () => void;
@@ -59,6 +60,8 @@ export class RxQueue {
   readonly #room: WaitingRoom;
   #space: number;
   #filler: RxFiller;
+  /** Since when the frame waits that is first in the room. */
+  #waitingSinceMs = 0;
   /** onBroken() was called. */
   #told = false;
 
@@ -99,6 +102,7 @@ export class RxQueue {
     if (!this.enabled) return count;
     let at = from;
     if (this.#flushRoom()) at = this.#fill(table, which, from, count);
+    if (at < count && this.#room.count === 0) this.#waitingSinceMs = this.#options.now();
     while (at < count && this.#room.add(table, which[at] as number)) at += 1;
     return at;
   }
@@ -116,7 +120,17 @@ export class RxQueue {
       room.clear();
       return true;
     }
-    room.leave(this.#fill(room.table, room.which, room.first, room.table.count));
+    const stopped = this.#fill(room.table, room.which, room.first, room.table.count);
+    const nowMs = this.#options.now();
+    if (stopped > room.first) this.#waitingSinceMs = nowMs;
+    else if (nowMs - this.#waitingSinceMs > WAIT_MS_MAX) {
+      // Whatever this driver posts, it is never enough for this frame: those behind it have waited long enough.
+      this.#options.counters.droppedSize += 1;
+      this.#waitingSinceMs = nowMs;
+      room.leave(stopped + 1);
+      return room.count === 0;
+    }
+    room.leave(stopped);
     return room.count === 0;
   }
 
@@ -169,33 +183,28 @@ export class RxQueue {
   }
 }
 
-/** A table of which nothing can be lent: its frames are all head. */
+/** A table whose frames are the guest's chains: nobody is handed it. */
 const NOBODY: FrameOwner = { lend: () => null, gather: () => 0 };
 
 /** Frames in a row, each copied behind the one before; when the last has left it begins anew. */
 class WaitingRoom {
-  readonly table: FrameTable;
   readonly which: Uint32Array = Uint32Array.from({ length: ROOM_FRAMES }, (_, i) => i);
   first = 0;
-  readonly #start: number;
-  #end: number;
+  /** Made when it is first needed: most guests keep up. */
+  #batch: HostBatch | null = null;
 
-  constructor() {
-    // One slot of heads is the whole room: frames lie in it wherever there is place, as their records say.
-    const options = { frames: ROOM_FRAMES, segments: 0, headBytes: ROOM_BYTES / ROOM_FRAMES };
-    this.table = new FrameTable(new ArrayBuffer(frameTableBytes(options)), options, NOBODY);
-    this.#start = this.table.headAt(0);
-    this.#end = this.#start;
+  get table(): FrameTable {
+    this.#batch ??= new HostBatch(0, ROOM_FRAMES);
+    return this.#batch.table;
   }
 
   get count(): number {
-    return this.table.count - this.first;
+    return this.#batch === null ? 0 : this.#batch.table.count - this.first;
   }
 
   clear(): void {
-    this.table.clear();
+    this.#batch?.clear();
     this.first = 0;
-    this.#end = this.#start;
   }
 
   /** The frames before `at` have left. */
@@ -209,19 +218,15 @@ class WaitingRoom {
     const { table } = this;
     const from = frame * FRAME_WORDS;
     const bytes = source.records[from + FRAME_BYTES] as number;
-    const at = this.#end;
-    if (table.count === ROOM_FRAMES || at + bytes > table.bytes.length) return false;
-    const out = table.bytes.subarray(at, at + bytes);
-    if (source.owner.gather(frame, out) !== bytes) return true; // its memory is gone: so is the frame
     const to = table.count * FRAME_WORDS;
-    table.records.set(source.records.subarray(from, from + FRAME_WORDS), to);
-    table.records[to + HEAD_AT] = at;
-    table.records[to + HEAD_BYTES] = bytes;
-    table.records[to + TAIL_START] = 0;
-    table.records[to + TAIL_COUNT] = 0;
-    table.records[to + FRAME_STATUS] = 0;
-    table.count += 1;
-    this.#end = at + bytes;
+    const at = (this.#batch as HostBatch).place(bytes);
+    if (at < 0) return false;
+    if (source.owner.gather(frame, table.bytes.subarray(at, at + bytes)) !== bytes) {
+      // Its memory is gone, and so is the frame.
+      table.count -= 1;
+      return true;
+    }
+    for (const word of VNET_WORDS) table.records[to + word] = source.records[from + word] as number;
     return true;
   }
 }

@@ -24,6 +24,8 @@ export interface TxRingOptions extends Omit<TxQueueOptions, 'signal' | 'onWork'>
   readonly fds: RingFds;
   readonly port: Port;
   readonly drainMs: number;
+  /** False: frames are dropped. */
+  readonly hasLink: () => boolean;
   readonly onBroken: (reason: string) => void;
   readonly onPoisoned: () => void;
 }
@@ -66,7 +68,7 @@ export class TxRing implements Polled {
 
   turn(): boolean {
     const { port } = this.#options;
-    const found = this.queue.turn(port.receiver, port);
+    const found = this.queue.turn(this.#options.hasLink() ? port.receiver : null, port);
     if (this.queue.ledger.lent > 0) this.#watch();
     if (found === TURN_BROKEN) {
       this.#breakDown();

@@ -3,7 +3,7 @@
  */
 import assert from 'node:assert/strict';
 import { FrontendMemory } from '../../src/vhost/frontend-memory.ts';
-import { type FrontendOptions, frontendSettings } from '../../src/vhost/frontend-options.ts';
+import { frontendSettings, type VhostUserFrontendOptions } from '../../src/vhost/frontend-options.ts';
 import type { RingPlan } from '../../src/vhost/frontend-protocol.ts';
 import { FrontendQueues } from '../../src/vhost/frontend-queues.ts';
 import type { ReceiveQueue } from '../../src/vhost/frontend-receive.ts';
@@ -22,7 +22,7 @@ export interface Piece {
   readonly isWritable: boolean;
 }
 
-export interface Wants extends Partial<FrontendOptions> {
+export interface Wants extends Partial<VhostUserFrontendOptions> {
   readonly eventIdx?: boolean;
   readonly indirect?: boolean;
   readonly inOrder?: boolean;

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import type { FrameTable } from '../../src/core/frames.ts';
+import { createHostTable } from '../../src/core/host-table.ts';
 import { OFFLOAD_CSUM } from '../../src/core/port.ts';
-import { createHostTable } from '../../src/switch/host-table.ts';
 import { Switch } from '../../src/switch/switch.ts';
 import type { VlanOptions } from '../../src/switch/vlan.ts';
 import { FakePort } from './fake-port.ts';

@@ -317,6 +317,13 @@ describe('a device that does what it may not', () => {
     });
   }
 
+  it('cannot use what was not shown to it', () => {
+    const device = new Device(8);
+    device.add([[1, 1]]);
+    device.use(0);
+    assert.equal(device.reap(), -1);
+  });
+
   it('that writes into descriptors and the avail ring does not confuse the free list', () => {
     const device = new Device(8);
     assert.equal(

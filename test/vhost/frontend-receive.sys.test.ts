@@ -149,6 +149,41 @@ describe('frames that are held back', () => {
     });
   });
 
+  it('may be asked for from within the receiver, which is not called again there', () => {
+    using({}, (hand) => {
+      const got: Buffer[] = [];
+      let depth = 0;
+      hand.rx.receiver = (table) => {
+        assert.equal(++depth, 1);
+        hand.rx.unblock();
+        assert.equal(hand.rx.poll(), 0);
+        got.push(...framesOf(table, 1));
+        depth -= 1;
+        return 1;
+      };
+      for (let i = 0; i < 4; i++) hand.deliver(frameOf(60, i));
+      for (let i = 0; i < 4; i++) assert.equal(hand.rx.poll(), 1);
+      assert.deepEqual(
+        got,
+        [0, 1, 2, 3].map((i) => frameOf(60, i)),
+      );
+    });
+  });
+
+  it('are over when the receiver throws', () => {
+    using({}, (hand) => {
+      hand.rx.receiver = () => {
+        throw new Error('oops');
+      };
+      for (let i = 0; i < 4; i++) hand.deliver(frameOf(60, i));
+      assert.throws(() => hand.rx.poll(), /oops/);
+      hand.rx.receiver = null;
+      hand.deliver(frameOf(60, 9));
+      assert.equal(hand.rx.poll(), 1);
+      assert.equal(hand.receive.available(), 16);
+    });
+  });
+
   it('are not lost with the back-end', () => {
     using({}, (hand) => {
       const got: Buffer[] = [];

@@ -229,6 +229,33 @@ describe('a hostile used ring', () => {
   }
 });
 
+describe('a back-end that writes anywhere', () => {
+  it('can break its rings, and nothing else', () => {
+    const scribble = fc.record({ at: fc.nat(0xffff), byte: fc.nat(255), isSmall: fc.boolean() });
+    const property = fc.property(
+      fc.array(scribble, { minLength: 1, maxLength: 100 }),
+      fc.boolean(),
+      (all, inOrder) => {
+        using({ inOrder, indirect: true, buffers: 16 }, (hand) => {
+          const { rings } = hand.memory.layout;
+          for (const [i, { at, byte, isSmall }] of all.entries()) {
+            // The used rings, for the most part: flags, index and the first entries.
+            const { used } = rings[at & 1] as (typeof rings)[number];
+            hand.memory.u8[isSmall ? used + ((at >> 1) % 40) : (at * 7919) % hand.memory.bytes] = byte;
+            hand.tx.send(frameOf(60 + 30 * (i % 100), i));
+            hand.queues.poll();
+            hand.queues.rest();
+          }
+          hand.reconnect();
+          hand.tx.send(frameOf(60, 1));
+          hand.queues.poll();
+        });
+      },
+    );
+    fc.assert(property, SEED);
+  });
+});
+
 describe('any sequence of operations', () => {
   const step = fc.oneof(
     fc.record({ kind: fc.constant('send' as const), bytes: fc.integer({ min: 14, max: 9000 }) }),

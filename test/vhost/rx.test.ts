@@ -313,7 +313,8 @@ describe('B23: chains that are too short, or too few', () => {
   });
 
   it('a driver that posts useless chains as fast as they come back cannot keep us', () => {
-    const scene = new Scene({ size: 8, posted: Array.from({ length: 8 }, () => [1]) });
+    const table = plainTable(1, 64);
+    const scene = new Scene({ size: 8, table, posted: Array.from({ length: 8 }, () => [1]) });
     // As if it did so between any two steps: avail.idx is always a ring ahead.
     const idx = new Uint16Array(scene.driver.memory.avail);
     const { queue } = scene;
@@ -324,6 +325,10 @@ describe('B23: chains that are too short, or too few', () => {
     };
     assert.equal(scene.fill(framesOf([frame(60), frame(60)])), 0);
     assert.equal(queue.lastAvail, 8);
+    // Nor with a frame's worth of good ones at the start of each batch.
+    scene.driver.writeDesc(0, { address: BASE, length: 100, flags: 2, next: 0 });
+    assert.equal(scene.fill(framesOf(Array.from({ length: 5 }, () => frame(60)))), 1);
+    assert.equal(queue.lastAvail, 16);
   });
 
   it('a useless chain in the middle of a frame: what was gathered goes back, and the frame starts behind it', () => {

@@ -22,8 +22,8 @@ import {
   VNET_FLAGS,
   VNET_GSO,
 } from '../../core/frames.ts';
+import { HostBatch } from '../../core/host-table.ts';
 import type { Clock } from '../clock.ts';
-import { HostBatch } from '../host-table.ts';
 import { SoftwareOffload } from '../offload.ts';
 import { VNET_ASKS } from '../vnet.ts';
 import type { Prng } from './prng.ts';
