@@ -19,7 +19,7 @@ import { publishFallback, publishRelease } from './channels.ts';
 import { type CopyCause, countPinned, type ZerocopyCounters } from './counters.ts';
 import type { ZerocopyPolicy } from './policy.ts';
 
-export interface EngineOptions {
+export interface EngineOptions<V extends Sized = Uint8Array> {
   readonly sys: Native;
   readonly fd: number;
   readonly policy: ZerocopyPolicy;
@@ -28,12 +28,21 @@ export interface EngineOptions {
   readonly now: () => number;
   /** Pages are charged per call. None: whoever lends has charged them before. */
   readonly budget?: MemlockBudget;
-  /** The system call: bytes taken or `-errno`. sendmsg(2) on `fd` if left out. */
-  readonly call?: SendCall;
+  /** The system call: bytes taken or `-errno`. If left out: sendmsg(2) on `fd`, of views that are memory. */
+  readonly call?: SendCall<V>;
+}
+
+/** All that the engine knows of a view: whoever makes the call knows what it stands for. */
+export interface Sized {
+  readonly byteLength: number;
 }
 
 /** Sends the first `count` views with `flags`. */
-export type SendCall = (views: readonly Uint8Array[], count: number, flags: number) => number;
+export type SendCall<V extends Sized = Uint8Array> = (
+  views: readonly V[],
+  count: number,
+  flags: number,
+) => number;
 
 /** Whose memory a call sends from: one Ubuf all of it, or each of these its view. */
 export type Lenders = Ubuf | readonly Ubuf[];
@@ -73,7 +82,11 @@ const records = new Uint32Array(DRAIN_RECORDS * ERRQUEUE_WORDS);
  */
 const LIMITED_CALL_BYTES = 512 * 1024;
 
-export class ZerocopyEngine {
+/**
+ * Views are memory of this process unless `V` says otherwise: frames of a guest are sent from memory that no view shows, and
+ * `call` finds it.
+ */
+export class ZerocopyEngine<V extends Sized = Uint8Array> {
   readonly policy: ZerocopyPolicy;
   readonly counters: ZerocopyCounters;
   readonly #sys: Native;
@@ -81,7 +94,7 @@ export class ZerocopyEngine {
   /** Null: a call that failed. */
   readonly #calls = new CompletionTracker<LentCall | null>();
   readonly #now: () => number;
-  readonly #call: SendCall;
+  readonly #call: SendCall<V>;
   readonly #budget: MemlockBudget | undefined;
   /** The process may pin as much as it likes. */
   readonly #isUnlimited: boolean;
@@ -89,14 +102,15 @@ export class ZerocopyEngine {
   #undrained = 0;
   readonly #pageBytes: number;
 
-  constructor(options: EngineOptions) {
+  constructor(options: EngineOptions<V>) {
     const { sys, fd, budget } = options;
     this.#sys = sys;
     this.#fd = fd;
     this.policy = options.policy;
     this.counters = options.counters;
     this.#now = options.now;
-    this.#call = options.call ?? ((views, count, flags) => sys.sendv(fd, views, count, flags));
+    const sendv: SendCall = (views, count, flags) => sys.sendv(fd, views, count, flags);
+    this.#call = options.call ?? (sendv as unknown as SendCall<V>);
     this.#isUnlimited = budget !== undefined && budget.limitPages < 0;
     this.#budget = this.#isUnlimited ? undefined : budget;
     this.#pageBytes = this.#budget === undefined ? 0 : sys.pageSize();
@@ -134,7 +148,7 @@ export class ZerocopyEngine {
    * Sends the first `count` views in a flagged call; in an ordinary one if the kernel refuses. Returns bytes taken, or
    * `-errno` (`-EAGAIN` when the send buffer is full).
    */
-  send(lenders: Lenders, views: readonly Uint8Array[], count: number, flags: number): number {
+  send(lenders: Lenders, views: readonly V[], count: number, flags: number): number {
     this.#drainSometimes();
     const pages = this.#charge(views, count);
     if (pages < 0) return this.#sendCopied(lenders, views, count, flags, 'memlock');
@@ -209,7 +223,7 @@ export class ZerocopyEngine {
    * queue tells whether the number is used up; otherwise all later ones would be off by one, and memory would be released
    * too early.
    */
-  #flagged(views: readonly Uint8Array[], count: number, flags: number): number {
+  #flagged(views: readonly V[], count: number, flags: number): number {
     const n = this.#call(views, count, flags | MSG_ZEROCOPY);
     if (n >= 0 || n === EAGAIN) return n;
     this.#calls.add(null);
@@ -243,13 +257,7 @@ export class ZerocopyEngine {
     if (completed > 0) this.policy.completed(copied, nowMs);
   }
 
-  #sendCopied(
-    lenders: Lenders,
-    views: readonly Uint8Array[],
-    count: number,
-    flags: number,
-    cause: CopyCause,
-  ): number {
+  #sendCopied(lenders: Lenders, views: readonly V[], count: number, flags: number, cause: CopyCause): number {
     const n = this.#call(views, count, flags);
     if (n <= 0) return n;
     // Not copied(): the policy has counted the refusal.
@@ -265,10 +273,10 @@ export class ZerocopyEngine {
   }
 
   /** Pages taken from the account for this call; -1 when it has no room. */
-  #charge(views: readonly Uint8Array[], count: number): number {
+  #charge(views: readonly V[], count: number): number {
     if (this.#budget === undefined) return 0;
     let bytes = 0;
-    for (let i = 0; i < count; i++) bytes += (views[i] as Uint8Array).byteLength;
+    for (let i = 0; i < count; i++) bytes += (views[i] as Sized).byteLength;
     const pages = pinnedPages(bytes, this.#pageBytes);
     return this.#budget.charge(pages) ? pages : -1;
   }
@@ -306,17 +314,17 @@ export class ZerocopyEngine {
 }
 
 /** References on what a call took: `bytes` from the start of the views. */
-function hold(lenders: Lenders, views: readonly Uint8Array[], bytes: number): Part | readonly Part[] {
+function hold(lenders: Lenders, views: readonly Sized[], bytes: number): Part | readonly Part[] {
   const parts = partsOf(lenders, views, bytes);
   for (const { ubuf } of parts) ubuf.ref();
   return parts.length === 1 ? (parts[0] as Part) : parts;
 }
 
-function partsOf(lenders: Lenders, views: readonly Uint8Array[], bytes: number): Part[] {
+function partsOf(lenders: Lenders, views: readonly Sized[], bytes: number): Part[] {
   if (!Array.isArray(lenders)) return [{ ubuf: lenders as Ubuf, bytes }];
   const parts: Part[] = [];
   for (let i = 0; bytes > 0; i++) {
-    const part = Math.min(bytes, (views[i] as Uint8Array).byteLength);
+    const part = Math.min(bytes, (views[i] as Sized).byteLength);
     if (part > 0) parts.push({ ubuf: lenders[i] as Ubuf, bytes: part });
     bytes -= part;
   }

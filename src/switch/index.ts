@@ -10,6 +10,7 @@
  *
  * Middleware are ports around ports, so they go wherever a port goes. Importing this loads no addon, and nothing here needs one.
  */
+export { type Next, ZerotxError } from '../core/errors.ts';
 export {
   FRAME_BYTES,
   FRAME_SLOT,
@@ -20,14 +21,20 @@ export {
   FrameTable,
   type FrameTableOptions,
   frameTableBytes,
+  GSO_ECN,
+  GSO_NONE,
+  GSO_TCPV4,
+  GSO_TCPV6,
   HEAD_AT,
   HEAD_BYTES,
   HEADROOM_BYTES,
   TAIL_COUNT,
   TAIL_START,
   VNET_CSUM,
+  VNET_DATA_VALID,
   VNET_FLAGS,
   VNET_GSO,
+  VNET_NEEDS_CSUM,
 } from '../core/frames.ts';
 export { createHostTable } from '../core/host-table.ts';
 export {
@@ -43,6 +50,7 @@ export {
   portCounters,
   type ZerocopyCapability,
 } from '../core/port.ts';
+export type { Outcome, Ubuf } from '../core/ubuf.ts';
 export { type Clock, systemClock } from './clock.ts';
 export type { EgressCounters } from './egress.ts';
 export { Link, type LinkCounters, type LinkOptions } from './link.ts';

@@ -27,6 +27,7 @@ import { RARP_BYTES, writeRarp } from '../wire/rarp.ts';
 import type { Frontend } from './features.ts';
 import { type DeviceCounters, deviceCounters, NetDevice } from './net-device.ts';
 import { type Poller, poller } from './poller.ts';
+import { Borrowers } from './selector.ts';
 import { type ServerCounters, type ServerState, VhostServer } from './server.ts';
 
 export interface VhostUserDeviceOptions {
@@ -40,7 +41,7 @@ export interface VhostUserDeviceOptions {
   readonly name?: string;
   /** `qemu` (also for DPDK), or `uml` for User-Mode Linux, which reads its configuration from the device. */
   readonly frontend?: Frontend;
-  /** Queue pairs, 1 if left out, at most 16. */
+  /** Queue pairs, 1 if left out, at most 16; for User-Mode Linux 1, as its driver uses more only with a control queue. */
   readonly queues?: number;
   /** Longest packet without Ethernet header, 1500 if left out, 68 to 65,535. */
   readonly mtu?: number;
@@ -90,6 +91,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   onChange: (() => void) | null = null;
   readonly #options: VhostUserDeviceOptions;
   readonly #details: DeviceCounters = deviceCounters();
+  readonly #borrowers = new Borrowers();
   readonly #server: VhostServer;
   readonly #poller: Poller;
   readonly #mac: Uint8Array;
@@ -103,6 +105,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
     super();
     const { queues = 1, mtu = 1500, frontend = 'qemu', offloads = OFFLOAD_ALL } = options;
     checkInteger('queues', queues, 1, QUEUES_MAX);
+    if (frontend === 'uml' && queues > 1) throw wrongRange('queues', '1 for User-Mode Linux', queues);
     checkInteger('mtu', mtu, 68, 65_535);
     this.#options = options;
     this.path = options.path;
@@ -193,6 +196,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
       reactor: reactor(),
       poller: this.#poller,
       details: this.#details,
+      borrowers: this.#borrowers,
       takesPipes: this.#options.frontend === 'uml',
       pairs,
       mtu,

@@ -65,16 +65,21 @@ export function offeredFeatures({ frontend, pairs, offloads }: Offer): Features 
     ...GUEST_BITS.map(([, bit]) => bit),
     ...host,
   ];
-  if (pairs > 1) bits.push(virtio.VIRTIO_NET_F_MQ);
+  // QEMU keeps the control queue, and offers its own. Without one, Linux gives a device up that offers MQ (virtnet_validate()).
   if (frontend === 'uml') bits.push(virtio.VIRTIO_NET_F_MAC, virtio.VIRTIO_NET_F_STATUS);
-  let offered = features(...bits);
-  // Twice: what ECN needs may itself have gone.
-  for (let i = 0; i < 2; i++) offered = without(offered, features(...unsupported(offered)));
-  return offered;
+  else if (pairs > 1) bits.push(virtio.VIRTIO_NET_F_MQ);
+  return usable(features(...bits));
 }
 
-/** Bits of `accepted` whose dependencies are not met. */
-function unsupported(accepted: Features): number[] {
+/** Without the bits that lack what they need. */
+export function usable(accepted: Features): Features {
+  let rest = accepted;
+  // Twice: what ECN needs may itself have gone.
+  for (let i = 0; i < 2; i++) rest = without(rest, features(...unmet(rest)));
+  return rest;
+}
+
+function unmet(accepted: Features): number[] {
   return DEPENDENCIES.filter(
     ([bit, needs]) => has(accepted, bit) && !needs.some((needed) => has(accepted, needed)),
   ).map(([bit]) => bit);
@@ -96,14 +101,12 @@ export function offeredProtocolFeatures(frontend: Frontend): Features {
 }
 
 /**
- * Why `accepted` cannot be, or null. The control queue is not asked for: QEMU keeps it and passes on MQ alone, so the rule of
- * virtio that MQ needs CTRL_VQ would refuse every QEMU with several queues.
+ * Why `accepted` cannot be, or null. What lacks what it needs is no reason, and means nothing: QEMU without segmentation still offers
+ * the ECN of it, and Linux accepts what it is offered; and QEMU keeps the control queue and passes on MQ alone.
  */
 export function refusal(accepted: Features, offered: Features): string | null {
   const extra = without(accepted, offered);
-  if (!isEmpty(extra)) return `features that were not offered: ${bitsOf(extra).join(', ')}`;
-  const alone = unsupported(accepted);
-  return alone.length === 0 ? null : `features without what they depend on: ${alone.join(', ')}`;
+  return isEmpty(extra) ? null : `features that were not offered: ${bitsOf(extra).join(', ')}`;
 }
 
 export function ringFeatures(accepted: Features): RingFeatures {
@@ -123,10 +126,15 @@ export function vnetHeaderBytes(accepted: Features): number {
 
 /** OFFLOAD_ bits that frames for the driver may carry. */
 export function guestOffloads(accepted: Features): number {
-  return GUEST_BITS.reduce((sum, [offload, bit]) => (has(accepted, bit) ? sum | offload : sum), 0);
+  return offloadsOf(accepted, GUEST_BITS);
 }
 
 /** OFFLOAD_ bits that frames of the driver may carry. */
 export function hostOffloads(accepted: Features): number {
-  return HOST_BITS.reduce((sum, [offload, bit]) => (has(accepted, bit) ? sum | offload : sum), 0);
+  return offloadsOf(accepted, HOST_BITS);
+}
+
+function offloadsOf(accepted: Features, bits: readonly (readonly [number, number])[]): number {
+  const rest = usable(accepted);
+  return bits.reduce((sum, [offload, bit]) => (has(rest, bit) ? sum | offload : sum), 0);
 }

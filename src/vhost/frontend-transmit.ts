@@ -60,6 +60,8 @@ export class TransmitQueue {
   readonly counters: TransmitCounters = { sent: 0, sentBytes: 0, completed: 0, completedBytes: 0 };
   readonly ring: FrontendRing;
   readonly latency: LatencyHistogram | null;
+  /** Called by poll() when chains came back: there is room for those who send batches. */
+  onCompleted: (() => void) | null = null;
   readonly #options: TransmitOptions;
   readonly #buffers: FrontendBuffers;
   readonly #memory: Uint8Array;
@@ -164,7 +166,9 @@ export class TransmitQueue {
 
   /** Takes back what the back-end is done with; how many. Those who wait for room have their turn. */
   poll(): number {
-    return this.ring.isRunning ? this.#reap() : 0;
+    const count = this.ring.isRunning ? this.#reap() : 0;
+    if (count > 0) this.onCompleted?.();
+    return count;
   }
 
   /** Buffers and descriptors for a frame of this size: the first buffer, or -1. To be submitted or given back. */

@@ -283,9 +283,18 @@ export class TxLedger {
     return (this.#queue.lastAvail - this.#count) & 0xffff;
   }
 
-  /** The end: returns base(), and leaves what is still lent to itself. */
+  /**
+   * The end: returns base(), and leaves what is still lent to itself. To its borrowers it is overdue, as each of these keeps a guest's
+   * memory mapped: a guest that comes and goes must not lend more of it every time.
+   */
   detach(): number {
-    if (!this.#detached) this.counters.forced += this.#aside;
+    if (!this.#detached) {
+      this.counters.forced += this.#aside;
+      for (let loan = this.#loans.oldest; loan !== null; loan = loan.after) {
+        if (!loan.late) loan.borrower.late(this.#nowMs);
+        loan.late = true;
+      }
+    }
     this.#detached = true;
     this.#draining = true;
     return this.base();

@@ -4,7 +4,8 @@
  * A whole table (SET_MEM_TABLE) gets a space of its own, so that it comes as a whole or not at all: when a region cannot be mapped, the
  * old table stays. A table that is the one we have, of the same files, changes nothing: QEMU sends it again
  * whenever some device comes or goes, and mapping anew would stop all rings for it. Single regions (ADD_MEM_REG, REM_MEM_REG)
- * come into and go from the current space. What goes lasts as long as its lease (lease.ts).
+ * come into and go from the current space. What goes lasts as long as its lease (lease.ts). QEMU 7.2 adds and removes each region
+ * once for each queue pair.
  *
  * Limits: REGIONS_MAX regions, `bytesMax` bytes together. A front-end that changes its table again and again while frames of
  * it are stuck on their way could keep many old spaces alive: the oldest of more than SPACES_KEPT is destroyed under its
@@ -26,6 +27,7 @@ export const TABLE_REGIONS_MAX = 32;
 /** Addresses go through JavaScript as doubles; beyond this a sum of two could be rounded into a region. */
 const ADDRESS_MAX = 1n << 52n;
 const SPACES_KEPT = 4;
+const USER_ALIGN = 16n;
 
 /** A native space, as sys/space.ts has it: calls give 0 or a value, or a negative errno. */
 export interface Space {
@@ -52,6 +54,8 @@ export interface MemoryCalls {
 interface Region extends MemoryRegion {
   /** Null is no file's: such a region is never taken for one that came before. */
   readonly file: string | null;
+  /** How many times it was added, less removed. */
+  claims: number;
 }
 
 /** A region that the table dropped and somebody still holds. */
@@ -110,7 +114,7 @@ export class GuestMemory {
     if (total(regions) > this.#bytesMax) return ENOMEM;
     const table: Region[] = [];
     for (const [i, region] of regions.entries()) {
-      table.push({ ...region, file: this.#calls.fileOf(fds[i] as number) });
+      table.push({ ...region, file: this.#calls.fileOf(fds[i] as number), claims: 1 });
     }
     if (this.#isCurrent(table)) return 0;
     const space = this.#calls.createSpace();
@@ -137,8 +141,14 @@ export class GuestMemory {
   }
 
   #add(region: MemoryRegion, fd: number): number {
+    const added: Region = { ...region, file: this.#calls.fileOf(fd), claims: 1 };
+    const known = this.#regions.find((one) => isAgain(added, one));
+    if (known !== undefined) {
+      known.claims += 1;
+      return 0;
+    }
     if (this.#regions.length >= REGIONS_MAX) return ENOSPC;
-    if (total(this.#regions) + region.bytes > this.#bytesMax) return ENOMEM;
+    if (total(this.#regions) + this.#leavingBytes() + region.bytes > this.#bytesMax) return ENOMEM;
     if (this.#lease === null) {
       const space = this.#calls.createSpace();
       if (typeof space === 'number') return 0 - space;
@@ -149,7 +159,7 @@ export class GuestMemory {
       if (leaving.space === space && overlap(leaving.region, region)) this.#unmap(leaving, true);
     }
     const error = mapRegion(space, region, fd);
-    if (error === 0) this.#regions.push({ ...region, file: null });
+    if (error === 0) this.#regions.push(added);
     return error;
   }
 
@@ -160,9 +170,12 @@ export class GuestMemory {
         region.guestAddress === guestAddress && region.userAddress === userAddress && region.bytes === bytes,
     );
     const lease = this.#lease;
-    if (at < 0 || lease === null) return ENOENT;
-    const [region] = this.#regions.splice(at, 1);
-    const leaving: Leaving = { region: region as Region, space: lease.space };
+    const region = this.#regions[at];
+    if (region === undefined || lease === null) return ENOENT;
+    region.claims -= 1;
+    if (region.claims > 0) return 0;
+    this.#regions.splice(at, 1);
+    const leaving: Leaving = { region, space: lease.space };
     this.#leaving.add(leaving);
     this.#lease = new Lease(lease.space, lease);
     lease.close(() => this.#unmap(leaving, false));
@@ -185,6 +198,11 @@ export class GuestMemory {
   close(): void {
     this.#retire();
     this.#regions = [];
+  }
+
+  /** Of regions that are only kept for what is held of them: they are mapped like the others. */
+  #leavingBytes(): bigint {
+    return total([...this.#leaving].map(({ region }) => region));
   }
 
   #isCurrent(table: readonly Region[]): boolean {
@@ -225,13 +243,20 @@ function total(regions: readonly MemoryRegion[]): bigint {
 }
 
 function sameRegion(a: Region, b: Region): boolean {
+  return sameRange(a, b) && a.file !== null && a.file === b.file;
+}
+
+/** At one address the front-end has one file at a time: where files cannot be told apart, the address has to do. */
+function isAgain(a: Region, b: Region): boolean {
+  return sameRange(a, b) && (a.file === null || b.file === null || a.file === b.file);
+}
+
+function sameRange(a: Region, b: Region): boolean {
   return (
     a.guestAddress === b.guestAddress &&
     a.bytes === b.bytes &&
     a.userAddress === b.userAddress &&
-    a.mmapOffset === b.mmapOffset &&
-    a.file !== null &&
-    a.file === b.file
+    a.mmapOffset === b.mmapOffset
   );
 }
 
@@ -251,5 +276,7 @@ function mapRegion(
 ): number {
   if (bytes === 0n || guestAddress + bytes > ADDRESS_MAX || mmapOffset + bytes > ADDRESS_MAX) return EINVAL;
   if (userAddress + bytes > 1n << 64n) return EFAULT;
+  // As guest addresses are: what is aligned for the front-end (a ring) is aligned for us.
+  if (userAddress % USER_ALIGN !== 0n) return EINVAL;
   return 0 - space.map(fd, Number(guestAddress), Number(bytes), Number(mmapOffset), userAddress);
 }

@@ -35,7 +35,7 @@ import type { RingMemory } from './queue.ts';
 import { RingFds, type SignalCounters } from './ring-fds.ts';
 import { type RxCounters, rxCounters } from './rx.ts';
 import { RxQueue } from './rx-queue.ts';
-import { Borrowers } from './selector.ts';
+import type { Borrowers } from './selector.ts';
 import type { Answer, RingStart, SessionHost } from './session-host.ts';
 import { TxRing } from './tx-ring.ts';
 
@@ -52,6 +52,7 @@ export interface NetDeviceOptions {
   readonly takesPipes: boolean;
   /** Kept from one connection to the next. */
   readonly details: DeviceCounters;
+  readonly borrowers: Borrowers;
   readonly pairs: number;
   readonly mtu: number;
   /** Six bytes, for front-ends that take it from us. */
@@ -104,7 +105,6 @@ export class NetDevice implements SessionHost {
   readonly #rx: (RxQueue | null)[];
   /** Those of #rx that frames may go to. */
   #open: RxQueue[] = [];
-  readonly #borrowers = new Borrowers();
   #features: Features = NO_FEATURES;
   #capability: Capability;
   #mtu: number;
@@ -301,7 +301,7 @@ export class NetDevice implements SessionHost {
       ...(copiesFirst === undefined ? {} : { copiesFirst }),
       features: ringFeatures(this.#features),
       headerBytes: vnetHeaderBytes(this.#features),
-      borrowers: this.#borrowers,
+      borrowers: this.#options.borrowers,
       counters: this.#options.port.counters,
       chainCounters: this.details.chains,
       ledgerCounters: this.details.ledger,

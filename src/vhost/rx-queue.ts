@@ -86,9 +86,11 @@ export class RxQueue {
   }
 
   moved(memory: RingMemory, lease: MemoryLease): void {
-    const { size, lastAvail, usedIdx } = this.queue;
+    const { size, lastAvail, usedIdx, broken } = this.queue;
     this.#space = lease.space.id;
     this.queue = new SplitQueue(memory, size, this.#options.features, lastAvail, usedIdx);
+    // Until it is stopped, wherever it is.
+    this.queue.broken = broken;
     this.#filler = this.#makeFiller();
   }
 
@@ -143,8 +145,9 @@ export class RxQueue {
     }
     if (at === count) queue.disableNotifications();
     if (queue.publish()) this.#options.signal();
-    if (queue.broken !== null) this.#broken(queue.broken);
-    else if (this.#sys.spacePoisoned(this.#space) === 1) this.#options.onPoisoned();
+    // In this order: a ring whose memory is gone is all zeros, which breaks it, too.
+    if (this.#sys.spacePoisoned(this.#space) === 1) this.#options.onPoisoned();
+    else if (queue.broken !== null) this.#broken(queue.broken);
     return at;
   }
 

@@ -76,6 +76,13 @@ export interface RxOptions {
   deliver(src: FrameTable, table: FrameTable, count: number): number;
 }
 
+/**
+ * Descriptors that one call looks at: some hundred microseconds. 64 frames of 64 KiB in buffers of 1.5 KiB are 2816; but a driver may
+ * post thousands of chains of a thousand descriptors each, with nothing or a byte in them, and whoever sends to it would
+ * wait for the whole ring.
+ */
+const VISITED_MAX = 16_384;
+
 /** What became of one frame. */
 const PLACED = 0;
 const DROPPED = 1;
@@ -83,6 +90,8 @@ const DROPPED = 1;
 const SHORT = 2;
 /** The table is full. */
 const FULL = 3;
+/** Enough descriptors were looked at. */
+const SPENT = 4;
 
 export class RxFiller {
   readonly counters: RxCounters;
@@ -128,10 +137,11 @@ export class RxFiller {
 
   /**
    * Gives the guest the frames `which[from..count)` of `src`. Returns where it stopped: less than `count` means that there are too few
-   * chains for the frame there, now. The used entries are put; publish() is the caller's.
+   * chains for the frame there, now, or that they took too long to read. The used entries are put; publish() is the caller's.
    */
   fill(src: FrameTable, which: Uint32Array, from: number, count: number): number {
     const queue = this.#queue;
+    this.#chains.visited = 0;
     let at = from;
     for (let budget = queue.size; at < count; budget -= this.#entries) {
       const available = queue.available();
@@ -155,14 +165,18 @@ export class RxFiller {
     for (let at = from; at < count; at++) {
       const frame = which[at] as number;
       if (!this.#isFit(src, frame)) continue;
+      const { visited } = this.#chains;
       const verdict = table.count === table.options.frames ? FULL : this.#place(src, frame);
       if (verdict === PLACED || verdict === DROPPED) continue;
       if (verdict === FULL && table.count > 0) {
         this.#tableFull = true;
         return at;
       }
-      // It will never fit: into a table, or into all that the driver can post.
-      const never = verdict === FULL || (this.#entries === 0 && this.#limit === this.#queue.size);
+      // It will never fit: into a table, into all that the driver can post, or into what may be looked at for it.
+      const never =
+        verdict === FULL ||
+        (verdict === SPENT && visited === 0) ||
+        (this.#entries === 0 && this.#limit === this.#queue.size);
       if (!never || this.#queue.broken !== null) return at;
       this.counters.droppedSize += 1;
     }
@@ -187,6 +201,10 @@ export class RxFiller {
     let first = this.#entries;
     let entries = first;
     for (let got = 0; got < need; ) {
+      if (this.#chains.visited >= VISITED_MAX) {
+        table.segmentCount = start;
+        return SPENT;
+      }
       const head = entries < this.#limit ? this.#queue.peekHead(entries) : -1;
       const read = head < 0 ? CHAIN_BROKEN : this.#chains.read(head, table);
       if (read === CHAIN_BROKEN || read === CHAIN_FULL) {

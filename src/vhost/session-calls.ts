@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { ZerotxError } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
-import { closeReceived } from '../sys/fds.ts';
+import { closeReceived, fileKind, S_IFREG } from '../sys/fds.ts';
 import { GuestSpace } from '../sys/space.ts';
 import type { Space } from './memory.ts';
 import type { SessionCalls } from './session-state.ts';
@@ -30,6 +30,8 @@ export const sessionCalls: SessionCalls = {
  */
 function fileOf(fd: number): string | null {
   let text: string;
+  // What is no file may have more to tell there, and locks that its other holder keeps (epoll).
+  if (fileKind(fd) !== S_IFREG) return null;
   try {
     text = readFileSync(`/proc/self/fdinfo/${fd}`, 'latin1');
   } catch {

@@ -39,6 +39,8 @@ const TURN_FRAMES = 256;
 const TURN_BYTES = 512 * 1024;
 /** Frames of 19 pieces are the longest of a Linux driver; this many, a turn of them and the longest chain fit in. */
 const SEGMENTS = 4096;
+/** Descriptors of a turn: chains of nothing fill no table and are no bytes, but take as long to read. */
+const TURN_DESCRIPTORS = SEGMENTS;
 /** What is copied of each frame: as GOODCOPY_LEN of vhost-net. Shorter frames are not worth lending anywhere. */
 export const HEAD_BYTES_MAX = 256;
 /** The longest chain that is looked at: a frame of 64 KiB with headers, and room for what is then refused as too long. */
@@ -72,7 +74,7 @@ export const TURN_IDLE = 0;
 export const TURN_WORKED = 1;
 /** The receiver has no room: wait for resume(). */
 export const TURN_BLOCKED = 2;
-/** The queue is broken, or the memory is gone. */
+/** The queue is broken, or its memory is poisoned. */
 export const TURN_BROKEN = 3;
 
 export class TxQueue implements FrameOwner {
@@ -113,17 +115,24 @@ export class TxQueue implements FrameOwner {
 
   /** The same ring at other addresses. Between turns nothing but what is lent is out, and that keeps its own memory. */
   moved(memory: RingMemory, lease: MemoryLease): void {
-    const { size, lastAvail, usedIdx } = this.queue;
+    const { size, lastAvail, usedIdx, broken } = this.queue;
     this.#space = lease.space.id;
     this.queue = new SplitQueue(memory, size, this.#options.features, lastAvail, usedIdx);
+    // Until it is stopped, wherever it is.
+    this.queue.broken = broken;
     this.#chains = this.#reader();
     this.ledger.attach(this.queue, lease);
+  }
+
+  /** A file of the guest's memory was truncated. What else is wrong is no wonder then. */
+  get isPoisoned(): boolean {
+    return this.#sys.spacePoisoned(this.#space) === 1;
   }
 
   /** Takes what the guest has made available, up to a turn's worth, and hands it to `receiver`; null: all is dropped. */
   turn(receiver: FrameReceiver | null, from: Port): number {
     const available = this.queue.available();
-    if (available <= 0) return available < 0 ? TURN_BROKEN : TURN_IDLE;
+    if (available <= 0) return available < 0 || this.isPoisoned ? TURN_BROKEN : TURN_IDLE;
     this.#nowMs = this.#options.now();
     const table = this.#table;
     this.#take(available);
@@ -138,7 +147,7 @@ export class TxQueue implements FrameOwner {
     const left = table.count - taken;
     if (left > 0) this.#giveBack(taken, left);
     this.settle();
-    if (this.queue.broken !== null || this.#sys.spacePoisoned(this.#space) === 1) return TURN_BROKEN;
+    if (this.queue.broken !== null || this.isPoisoned) return TURN_BROKEN;
     return left > 0 ? TURN_BLOCKED : TURN_WORKED;
   }
 
@@ -181,12 +190,14 @@ export class TxQueue implements FrameOwner {
     const { records } = table;
     table.clear();
     const most = Math.min(available, table.options.frames);
+    const chains = this.#chains;
+    chains.visited = 0;
     let bytes = 0;
-    for (let taken = 0; taken < most && bytes < TURN_BYTES; taken++) {
+    for (let taken = 0; taken < most && bytes < TURN_BYTES && chains.visited < TURN_DESCRIPTORS; taken++) {
       const head = this.queue.peekHead(0);
       if (head < 0) return;
       const start = table.segmentCount;
-      const segments = this.#chains.read(head, table);
+      const segments = chains.read(head, table);
       if (segments === CHAIN_BROKEN || segments === CHAIN_FULL) return;
       const slot = this.ledger.take(head);
       if (slot < 0) return;
@@ -201,7 +212,7 @@ export class TxQueue implements FrameOwner {
       records[at + FRAME_SLOT] = slot;
       records[at + FRAME_VLAN] = 0;
       table.count += 1;
-      bytes += this.#chains.bytes;
+      bytes += chains.bytes;
     }
   }
 

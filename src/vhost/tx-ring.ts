@@ -35,6 +35,8 @@ export class TxRing implements Polled {
   readonly #options: TxRingOptions;
   #over = false;
   #broken = false;
+  /** Acknowledged as quiet: nothing is written to the ring any more. */
+  #quiet = false;
   #blocked = false;
   #settles = false;
   /** Looks after what is lent, or polls a ring that nobody kicks. */
@@ -114,7 +116,10 @@ export class TxRing implements Polled {
     if (!ledger.awaited) return 0;
     return this.#drain().then(() => {
       this.queue.settle();
-      if (ledger.lent > 0) this.queue.queue.fail('disabled while frames were lent that never came back');
+      if (ledger.lent > 0) {
+        this.queue.queue.fail('disabled while frames were lent that never came back');
+        this.#quiet = true;
+      }
       return 0;
     });
   }
@@ -137,7 +142,7 @@ export class TxRing implements Polled {
     if (this.#broken) return;
     this.#broken = true;
     const reason = this.queue.queue.broken;
-    if (reason === null) this.#options.onPoisoned();
+    if (reason === null || this.queue.isPoisoned) this.#options.onPoisoned();
     else this.#options.onBroken(reason);
   }
 
@@ -147,7 +152,7 @@ export class TxRing implements Polled {
     this.#settles = true;
     releases.run(() => {
       this.#settles = false;
-      if (!this.#over || this.#drained !== null) this.queue.settle();
+      if (!this.#quiet && (!this.#over || this.#drained !== null)) this.queue.settle();
       if (!this.queue.ledger.awaited) this.#drained?.();
     });
   }
@@ -164,9 +169,10 @@ export class TxRing implements Polled {
   }
 
   #watch(): void {
-    if (this.#timer !== null || this.#over) return;
+    if (this.#timer !== null || this.#over || this.#quiet) return;
     this.#timer = setTimeout(() => {
       this.#timer = null;
+      if (this.#quiet) return;
       if (this.queue.ledger.lent > 0) {
         this.queue.settle();
         this.#watch();

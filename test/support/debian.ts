@@ -14,7 +14,7 @@ export interface DebianPackages {
 
 /** Rejects with the reason if it cannot be had. It takes seconds the first time, and then none. */
 export async function debianPackages(
-  set: 'dpdk' | 'kernel' | 'passt',
+  set: 'dpdk' | 'kernel' | 'passt' | 'uml',
   suite?: string,
 ): Promise<DebianPackages> {
   const script = join(ROOT, 'scripts/debian-packages.mjs');

@@ -20,6 +20,7 @@ import { Random } from './random.ts';
 
 const VNET_BYTES = 12;
 const PAGE_BYTES = 4096;
+const PIECES_MAX = 64;
 
 /** An Ethernet frame of `bytes`, all of them different from another seed's. */
 export function frame(bytes: number, seed: number): Uint8Array {
@@ -44,10 +45,12 @@ export interface GuestOptions {
   readonly seed?: number;
   /** Bytes of a head. */
   readonly headMax?: number;
+  /** Bytes of the pieces that a frame lies in; random ones if left out. */
+  readonly pieceBytes?: number;
 }
 
 /** A guest that sends: writes frames to its memory, in pieces, and lends them. */
-export class GuestFrames implements FrameOwner {
+export class GuestFrames {
   readonly memory: GuestMemory;
   readonly loans: Loan[] = [];
   /** Nothing is lent. */
@@ -56,10 +59,11 @@ export class GuestFrames implements FrameOwner {
   readonly #headMax: number;
   readonly #bytes: number;
   readonly #queue = new ReleaseQueue(queueMicrotask);
+  readonly #pieceBytes: number | undefined;
   #at = 0;
-  #table: FrameTable | null = null;
 
-  constructor({ memoryBytes = 4 << 20, seed = 1, headMax = 256 }: GuestOptions = {}) {
+  constructor({ memoryBytes = 4 << 20, seed = 1, headMax = 256, pieceBytes }: GuestOptions = {}) {
+    this.#pieceBytes = pieceBytes;
     this.#bytes = memoryBytes;
     this.#random = new Random(seed);
     this.#headMax = headMax;
@@ -68,14 +72,17 @@ export class GuestFrames implements FrameOwner {
 
   /** A table with these frames, each behind the vnet header in `headers`, or behind one of zeros. Memory is used in a ring. */
   table(frames: readonly Uint8Array[], headers: readonly Uint8Array[] = []): FrameTable {
-    const options = { frames: frames.length, segments: 64 * frames.length, headBytes: 512 };
-    const table = createFrameTable(options, this);
+    const options = { frames: frames.length, segments: PIECES_MAX * frames.length, headBytes: 512 };
+    const owner: FrameOwner = {
+      lend: (index, borrower) => this.#lend(table, index, borrower),
+      gather: (index, out) => native().framesGather(table.bytes, index, out),
+    };
+    const table = createFrameTable(options, owner);
     frames.forEach((bytes, i) => {
       const header = headers[i] ?? new Uint8Array(VNET_BYTES);
       addChain(table, this.#write(Buffer.concat([header, bytes])));
     });
     assert.equal(native().framesPeek(table.bytes, frames.length, VNET_BYTES, this.#headMax), frames.length);
-    this.#table = table;
     return table;
   }
 
@@ -85,9 +92,8 @@ export class GuestFrames implements FrameOwner {
     await sendAll(port, table);
   }
 
-  lend(index: number, borrower: object): Ubuf | null {
+  #lend(table: FrameTable, index: number, borrower: object): Ubuf | null {
     if (this.refuses) return null;
-    const table = this.#table as FrameTable;
     const bytes = frameBytes(table, index) - (table.records[index * FRAME_WORDS + HEAD_BYTES] as number);
     const loan: Loan = { bytes, borrower, outcome: null, quarantined: false };
     this.loans.push(loan);
@@ -105,10 +111,6 @@ export class GuestFrames implements FrameOwner {
     );
   }
 
-  gather(index: number, out: Uint8Array): number {
-    return native().framesGather((this.#table as FrameTable).bytes, index, out);
-  }
-
   get outstanding(): number {
     return this.loans.filter(({ outcome }) => outcome === null).length;
   }
@@ -122,18 +124,13 @@ export class GuestFrames implements FrameOwner {
     if (this.#at + bytes.length + PAGE_BYTES > this.#bytes) this.#at = 0;
     const pieces: Piece[] = [];
     for (let done = 0; done < bytes.length; ) {
-      const length = Math.min(bytes.length - done, 1 + this.#random.below(Math.max(2, bytes.length / 4)));
+      const left = bytes.length - done;
+      const wanted = this.#pieceBytes ?? 1 + this.#random.below(Math.max(2, bytes.length / 4));
+      const length = pieces.length === PIECES_MAX - 1 ? left : Math.min(left, wanted);
       assert.equal(this.memory.space.write(this.#at, bytes.subarray(done, done + length)), 0);
       pieces.push({ address: this.#at, bytes: length, space: this.memory.space.id });
       this.#at += length;
       done += length;
-      if (pieces.length === 63 && done < bytes.length) {
-        const rest = bytes.length - done;
-        assert.equal(this.memory.space.write(this.#at, bytes.subarray(done)), 0);
-        pieces.push({ address: this.#at, bytes: rest, space: this.memory.space.id });
-        this.#at += rest;
-        done += rest;
-      }
     }
     return pieces;
   }
@@ -175,6 +172,8 @@ export class FrameSink {
   readonly vnet: Uint32Array[] = [];
   /** How many it takes at most in one call; 0: none for now. */
   takes: number = Number.POSITIVE_INFINITY;
+  /** Which frames it keeps. */
+  wants: (bytes: Uint8Array) => boolean = () => true;
   #wake: () => void = () => {};
 
   constructor(port: Port) {
@@ -184,7 +183,9 @@ export class FrameSink {
         const record = i * FRAME_WORDS;
         assert.equal(table.records[record + HEAD_BYTES], table.records[record + FRAME_BYTES]);
         assert.ok((table.records[record + HEAD_AT] as number) > 0);
-        this.frames.push(headOf(table, i));
+        const bytes = headOf(table, i);
+        if (!this.wants(bytes)) continue;
+        this.frames.push(bytes);
         this.vnet.push(table.records.slice(record + 5, record + 8));
       }
       this.#wake();

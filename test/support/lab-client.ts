@@ -50,3 +50,11 @@ export async function echoUdp(address: string, port: number, lengths: readonly n
     socket.close();
   }
 }
+
+/** The checksum of an IPv4 header, whose own field is zero (RFC 1071). */
+export function internetChecksum(bytes: Uint8Array): number {
+  let sum = 0;
+  for (let i = 0; i < bytes.length; i += 2) sum += ((bytes[i] as number) << 8) | (bytes[i + 1] ?? 0);
+  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >>> 16);
+  return ~sum & 0xffff;
+}

@@ -47,7 +47,12 @@ export class Netns {
     const command = ['-t', String(this.pid), '-n', process.execPath, fileURLToPath(module), ...args];
     const child = spawn('nsenter', command, { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#children.push(child);
-    await once(createInterface({ input: child.stdout! }), 'line');
+    const line = once(createInterface({ input: child.stdout! }), 'line');
+    const ended = once(child, 'close').then(([code]) => {
+      throw new Error(`${module.href} ended: ${code}`);
+    });
+    await Promise.race([line, ended]);
+    ended.catch(() => {}); // of end()
   }
 
   async end(): Promise<void> {

@@ -203,6 +203,44 @@ export class FakeBackend {
     if (call >= 0) native().eventfdSignal(call);
   }
 
+  /** Returns what was sent, as used; the frames without header. */
+  takeSent(index = 1): Buffer[] {
+    const queue = this.queue(index);
+    const frames: Buffer[] = [];
+    for (let left = queue.available(); left > 0; left--) {
+      const head = queue.peekHead(0);
+      const parts: Uint8Array[] = [];
+      for (let at = head, more = true; more; ) {
+        const [low = 0, high = 0, length = 0, word = 0] = queue.desc.subarray(at * 4, at * 4 + 4);
+        parts.push(this.read(high * 2 ** 32 + low, length));
+        more = (word & 1) !== 0;
+        at = word >>> 16;
+      }
+      frames.push(Buffer.concat(parts).subarray(12));
+      queue.advance(1);
+      queue.put(head, 0);
+    }
+    this.ring(index).base = queue.lastAvail;
+    queue.enableNotifications();
+    if (queue.publish()) this.signal(index);
+    return frames;
+  }
+
+  /** A frame for the front-end, in one buffer. */
+  deliver(frame: Buffer, index = 0): void {
+    const queue = this.queue(index);
+    assert.ok(queue.available() > 0);
+    const head = queue.peekHead(0);
+    const [low = 0, high = 0] = queue.desc.subarray(head * 4, head * 4 + 2);
+    const header = Buffer.alloc(12);
+    header[10] = 1;
+    this.write(high * 2 ** 32 + low, Buffer.concat([header, frame]));
+    queue.advance(1);
+    queue.put(head, 12 + frame.length);
+    this.ring(index).base = queue.lastAvail;
+    if (queue.publish()) this.signal(index);
+  }
+
   /** Bytes at a guest address. */
   read(address: number, bytes: number): Uint8Array {
     const out = new Uint8Array(bytes);
@@ -368,4 +406,20 @@ export class FakeBackend {
       assert.equal(mapped, 0);
     }
   }
+}
+
+/** Runs `test` with a back-end that listens, and looks for descriptors that stay open. */
+export async function withBackend(
+  path: string,
+  options: BackendOptions,
+  test: (backend: FakeBackend) => Promise<void>,
+): Promise<void> {
+  const baseline = openDescriptors();
+  const backend = new FakeBackend(options).listen(path);
+  try {
+    await test(backend);
+  } finally {
+    backend.close();
+  }
+  assert.equal(openDescriptors(), baseline, 'a descriptor was left open');
 }

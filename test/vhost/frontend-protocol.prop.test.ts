@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
-import { refusal } from '../../src/vhost/features.ts';
+import { refusal, usable } from '../../src/vhost/features.ts';
 import { FRONTEND_FEATURES, FRONTEND_PROTOCOL_FEATURES } from '../../src/vhost/frontend-features.ts';
 import type { Request, Talk } from '../../src/vhost/frontend-line.ts';
 import {
@@ -135,6 +135,7 @@ describe('what is accepted', () => {
         const wishes = { ...WISHES, features: asked, queuePairs, mtu, bufferBytes };
         const { value } = converse(negotiate(wishes), back);
         assert.equal(refusal(value.features, back.features), null);
+        assert.deepEqual(usable(value.features), value.features);
         assert.equal(has(value.features, 34), false, 'packed rings');
         const extra = without(value.features, or(asked, features(30, 32)));
         assert.ok(isEmpty(extra), `not asked for: ${bitsOf(extra)}`);

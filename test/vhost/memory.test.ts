@@ -140,9 +140,27 @@ describe('memory regions that come and go', () => {
     assert.equal(at.add(HIGH), 0);
     assert.equal(at.memory.lease, lease);
     assert.equal(at.space.regions.length, 2);
-    assert.equal(at.add(HIGH), EINVAL);
+    assert.equal(at.add({ ...HIGH, mmapOffset: 0n }), EINVAL);
+    assert.equal(at.add(HIGH, 'other'), EINVAL);
     assert.equal(at.memory.regionCount, 2);
   });
+
+  for (const told of [true, false]) {
+    it(`are added once for each queue pair, and go with the last${told ? '' : ', where files are not told apart'}`, () => {
+      const at = new Memory();
+      if (!told) at.calls.fileOf = () => null;
+      at.set([LOW]);
+      for (const error of [at.add(HIGH), at.add(HIGH), at.add(LOW)]) assert.equal(error, 0);
+      assert.equal(at.space.regions.length, 2);
+      const { lease } = at.memory;
+      assert.equal(at.memory.remove(HIGH), 0);
+      assert.equal(at.memory.lease, lease);
+      assert.equal(at.space.regions.length, 2);
+      assert.equal(at.memory.remove(HIGH), 0);
+      assert.equal(at.space.regions.length, 1);
+      assert.equal(at.memory.remove(HIGH), ENOENT);
+    });
+  }
 
   it('are at most 509, and 1 GiB here', () => {
     const at = new Memory();
