@@ -1,22 +1,28 @@
 /**
- * The guest's whole file system: busybox, the modules, our helper, and an /init that obeys commands on the second serial
- * port (guest.ts is the other end). A command line is `id seconds command`; each runs in the background, so several run at
- * the same time, and every line it prints comes back as `id line`, at last `id exit code`.
+ * The guest's whole file system: busybox, some programs of this machine and of this folder, the modules, and an /init that
+ * obeys commands on the second serial port (vm-console.ts is the other end). A command line is `id seconds command`; each
+ * runs in the background, so several run at the same time, and every line it prints comes back as `id line`, at last
+ * `id exit code`.
  */
 import { execFile } from 'node:child_process';
-import { createHash } from 'node:crypto';
-import { copyFile, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
-import { basename, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
+import { createHash, randomUUID } from 'node:crypto';
+import { access, copyFile, mkdir, mkdtemp, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
-import { cacheFolder, type GuestKernel } from './kernel.ts';
+import { ROOT } from '../support/sources.ts';
+import { type GuestKernel, onPath } from './kernel.ts';
+import { guestPrograms } from './vm-programs.ts';
 
 const run = promisify(execFile);
+const cacheFolder = join(ROOT, 'node_modules/.cache/zerotx-guest');
 
-/** The C source stays where it is; this runs from out/. */
-const helperSource = fileURLToPath(new URL('../../../test/guest/rds-guest.c', import.meta.url));
+/**
+ * Programs of this machine that do more than busybox's; those it does not have are left out. They need their path, as in
+ * /sbin/ip: busybox's shell prefers its own.
+ */
+const machinePrograms = ['ip', 'tc', 'ethtool'];
 
-/** Messages of 1 MiB need buffers above the default limits, or sendmsg fails with EMSGSIZE. */
+/** RDS messages of 1 MiB need buffers above the default limits, or sendmsg fails with EMSGSIZE. */
 const BUFFER_BYTES_MAX = 8 * 1024 * 1024;
 
 function init(modules: readonly string[]): string {
@@ -30,8 +36,6 @@ stty raw -echo
 for module in ${modules.map((path) => basename(path)).join(' ')}; do insmod /modules/$module; done
 sysctl -q -w net.core.wmem_max=${BUFFER_BYTES_MAX} net.core.rmem_max=${BUFFER_BYTES_MAX}
 ip link set lo up
-ip address add $(sed 's/.*zerotx.address=\\([^ ]*\\).*/\\1/' /proc/cmdline) dev eth0
-ip link set eth0 up
 sh /commands
 `;
 }
@@ -48,34 +52,51 @@ while read -r id limit command; do (
 
 /** Builds the archive, and returns its path: it is the same for the same parts. */
 export async function initramfs(kernel: GuestKernel): Promise<string> {
+  const files = new Map<string, string>();
+  for (const program of await guestPrograms()) files.set(`bin/${program.name}`, program.path);
+  for (const path of kernel.modules) files.set(`modules/${basename(path)}`, path);
+  for (const name of machinePrograms) await addDynamic(files, name);
+  files.set('bin/busybox', (await onPath('busybox')) ?? '');
   const script = init(kernel.modules);
-  const hash = createHash('sha256')
-    .update(script + commands)
-    .update(await readFile(helperSource))
-    .update(kernel.modules.join('\n'))
-    .digest('hex')
-    .slice(0, 12);
-  const archive = join(cacheFolder, `initramfs-${hash}.cpio`);
-  const exists = await readFile(archive).then(
+  const hash = createHash('sha256').update(script + commands);
+  for (const [name, path] of files) hash.update(name).update(await readFile(path));
+  const archive = join(cacheFolder, `initramfs-${hash.digest('hex').slice(0, 12)}.cpio`);
+  const exists = await access(archive).then(
     () => true,
     () => false,
   );
-  if (exists) return archive;
+  if (!exists) await build(archive, files, { init: script, commands });
+  return archive;
+}
+
+async function build(
+  archive: string,
+  files: ReadonlyMap<string, string>,
+  texts: Readonly<Record<string, string>>,
+): Promise<void> {
+  await mkdir(cacheFolder, { recursive: true });
   const root = await mkdtemp(join(cacheFolder, 'initramfs-'));
   try {
-    for (const folder of ['bin', 'dev', 'proc', 'sys', 'modules', 'tmp']) await mkdir(join(root, folder));
-    const { stdout: busybox } = await run('sh', ['-c', 'command -v busybox']);
-    await copyFile(busybox.trim(), join(root, 'bin/busybox'));
-    for (const path of kernel.modules) await copyFile(path, join(root, 'modules', basename(path)));
-    await run('gcc', ['-O2', '-Wall', '-Wextra', '-static', helperSource, '-o', join(root, 'bin/rds-guest')]);
-    await writeFile(join(root, 'init'), script, { mode: 0o755 });
-    await writeFile(join(root, 'commands'), commands);
-    await run('sh', ['-c', 'find . | cpio --quiet -o -H newc >"$0"', `${archive}.${process.pid}`], {
-      cwd: root,
-    });
-    await rename(`${archive}.${process.pid}`, archive);
-    return archive;
+    for (const folder of ['dev', 'proc', 'sys', 'tmp']) await mkdir(join(root, folder));
+    for (const [name, path] of files) {
+      await mkdir(join(root, dirname(name)), { recursive: true });
+      await copyFile(path, join(root, name));
+    }
+    for (const [name, text] of Object.entries(texts))
+      await writeFile(join(root, name), text, { mode: 0o755 });
+    const partial = `${archive}.${randomUUID()}`;
+    await run('sh', ['-c', 'find . | cpio --quiet -o -H newc >"$0"', partial], { cwd: root });
+    await rename(partial, archive);
   } finally {
     await rm(root, { recursive: true, force: true });
   }
+}
+
+/** A program of this machine, with the libraries it needs, by the same names as here. */
+async function addDynamic(files: Map<string, string>, name: string): Promise<void> {
+  const program = await onPath(name);
+  if (program === null) return;
+  files.set(`sbin/${name}`, program);
+  const { stdout } = await run('ldd', [program]);
+  for (const [path] of stdout.matchAll(/\/\S+(?= \(0x)/g)) files.set(path.slice(1), path);
 }

@@ -1,25 +1,14 @@
 /**
- * The guest's kernel and its modules: Debian's own package, fetched with apt, unpacked into a folder outside the sources.
+ * The guest's kernel and its modules, from Debian's own package; and which programs a guest needs here.
  *
- * Only what the guest uses is unpacked: the kernel image, and the modules that `modules` names with all they need, in an
- * order in which they can be loaded.
+ * ZEROTX_GUEST_SUITE names the suite whose kernel is wanted (trixie), instead of this machine's own.
  */
-import { execFile } from 'node:child_process';
-import { access, mkdir, mkdtemp, readdir, readFile, rename, rm } from 'node:fs/promises';
+import { access, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
-import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
+import { debianPackages } from '../support/debian.ts';
 
-const run = promisify(execFile);
-
-export const cacheFolder: string = fileURLToPath(
-  new URL('../../../node_modules/.cache/zerotx-guest', import.meta.url),
-);
-
-const wanted = ['virtio_pci', 'virtio_net', 'rds', 'rds_tcp'];
-/** Where in the package these, and what they depend on, are found. */
-const moduleFolders = ['drivers/virtio', 'drivers/net/virtio_net.ko', 'drivers/net/net_failover.ko'];
-const moduleFoldersOfNet = ['net/core', 'net/rds'];
+/** Loaded in every guest, after what they depend on. */
+const wanted = ['virtio_pci', 'virtio_net', 'vxlan', '8021q', 'rds', 'rds_tcp'];
 
 export interface GuestKernel {
   /** As Debian names it: 6.1.0-57-amd64. */
@@ -29,69 +18,41 @@ export interface GuestKernel {
   readonly modules: readonly string[];
 }
 
+/** The path of a program of this machine; null if it has none of that name. */
+export async function onPath(program: string): Promise<string | null> {
+  for (const folder of (process.env.PATH ?? '').split(':')) {
+    const path = join(folder, program);
+    const found = await access(path).then(
+      () => true,
+      () => false,
+    );
+    if (found) return path;
+  }
+  return null;
+}
+
 /** What has to be installed for a guest, and is not; null if all is there. */
 export async function missingPrograms(): Promise<string | null> {
   const programs = { 'qemu-system-x86_64': 'qemu-system-x86', cpio: 'cpio', busybox: 'busybox-static' };
   const missing: string[] = [];
   for (const [program, debianPackage] of Object.entries({ ...programs, gcc: 'gcc', ip: 'iproute2' })) {
-    const found = await Promise.any(
-      (process.env.PATH ?? '').split(':').map((folder) => access(join(folder, program))),
-    ).then(
-      () => true,
-      () => false,
-    );
-    if (!found) missing.push(debianPackage);
+    if ((await onPath(program)) === null) missing.push(debianPackage);
   }
   return missing.length === 0 ? null : `needs the packages ${missing.join(', ')}`;
 }
 
-/**
- * The kernel that Debian's linux-image-amd64 stands for now, or the package that ZEROTX_GUEST_KERNEL names: from the cache
- * or from apt.
- */
+/** Fetched at the first call of a machine; rejects with the reason if it cannot be had. */
 export async function guestKernel(): Promise<GuestKernel> {
-  const debianPackage = process.env.ZEROTX_GUEST_KERNEL ?? (await currentPackage());
-  const folder = join(cacheFolder, debianPackage);
-  const cached = await access(folder).then(
-    () => true,
-    () => false,
-  );
-  if (!cached) await unpack(debianPackage, folder);
+  const { folder, versions } = await debianPackages('kernel', process.env.ZEROTX_GUEST_SUITE);
+  const debianPackage = Object.keys(versions).find((name) => name.startsWith('linux-image-'));
+  if (debianPackage === undefined) throw new Error(`no kernel in ${folder}`);
   const version = debianPackage.slice('linux-image-'.length);
-  return { version, image: join(folder, 'boot', `vmlinuz-${version}`), modules: await moduleOrder(folder) };
+  const modules = await moduleOrder(folder, wanted);
+  return { version, image: join(folder, 'boot', `vmlinuz-${version}`), modules };
 }
 
-async function currentPackage(): Promise<string> {
-  const { stdout } = await run('apt-cache', ['depends', 'linux-image-amd64']);
-  const name = /Depends: (linux-image-\S+)/.exec(stdout)?.[1];
-  if (name === undefined) throw new Error('apt knows no linux-image-amd64: run apt-get update');
-  return name;
-}
-
-/** Into a folder of a passing name first, so that what has its name is complete. */
-async function unpack(debianPackage: string, folder: string): Promise<void> {
-  await mkdir(cacheFolder, { recursive: true });
-  const partial = await mkdtemp(join(cacheFolder, 'unpack-'));
-  try {
-    await run('apt-get', ['download', debianPackage], { cwd: partial });
-    const [file] = await readdir(partial);
-    if (file === undefined) throw new Error(`apt-get download ${debianPackage} brought nothing`);
-    const kernel = `./lib/modules/${debianPackage.slice('linux-image-'.length)}/kernel`;
-    const members = [
-      './boot',
-      ...[...moduleFolders, ...moduleFoldersOfNet].map((path) => `${kernel}/${path}`),
-    ];
-    const tar = `dpkg-deb --fsys-tarfile "$0" | tar -x "$@"`;
-    await run('sh', ['-c', tar, file, ...members], { cwd: partial });
-    await rm(join(partial, file));
-    await rename(partial, folder);
-  } finally {
-    await rm(partial, { recursive: true, force: true });
-  }
-}
-
-/** Depth first along `depends=` in each module's .modinfo section. */
-async function moduleOrder(folder: string): Promise<string[]> {
+/** Of the modules of these names and what they depend on: depth first along `depends=` in each module's .modinfo section. */
+export async function moduleOrder(folder: string, names: readonly string[]): Promise<string[]> {
   const paths = new Map<string, string>();
   for (const entry of await readdir(folder, { recursive: true })) {
     if (entry.endsWith('.ko')) paths.set(moduleName(entry), join(folder, entry));
@@ -104,8 +65,9 @@ async function moduleOrder(folder: string): Promise<string[]> {
     for (const needed of dependencies(await readFile(path))) await add(needed);
     order.push(path);
   };
-  if (!paths.has('rds_tcp')) throw new Error(`no rds_tcp.ko in ${folder}`);
-  for (const name of wanted) await add(name);
+  const last = names.at(-1) ?? '';
+  if (!paths.has(last)) throw new Error(`no ${last}.ko in ${folder}`);
+  for (const name of names) await add(name);
   return order;
 }
 

@@ -6,11 +6,10 @@ import { once } from 'node:events';
 import type { RdsNode } from '../../src/rds/node.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
 import { receive, testNode } from '../support/rds-nodes.ts';
-import { Guest, type GuestJob } from './guest.ts';
-import { initramfs } from './initramfs.ts';
-import { guestKernel } from './kernel.ts';
 import { BYE, checkMessage, pattern } from './messages.ts';
 import { makeTap, setLink } from './namespace.ts';
+import { Vm } from './vm.ts';
+import type { GuestJob } from './vm-console.ts';
 
 export const GUEST = '10.77.0.100';
 
@@ -49,11 +48,11 @@ export interface Flow {
 }
 
 export class Lab {
-  #guest: Guest | null = null;
+  #guest: Vm | null = null;
   readonly #nodes = new Map<string, RdsNode>();
   #port = 5000;
 
-  get guest(): Guest {
+  get guest(): Vm {
     if (this.#guest === null) throw new Error('no guest: it did not boot');
     return this.#guest;
   }
@@ -127,10 +126,8 @@ export class Lab {
   }
 
   async boot(): Promise<void> {
-    const kernel = await guestKernel();
-    const archive = await initramfs(kernel);
-    const address = `${GUEST}/24`;
-    this.#guest = await Guest.boot({ image: kernel.image, initramfs: archive, tap: TAP, address });
+    const nic = { mac: '52:54:00:77:00:02', address: `${GUEST}/24` };
+    this.#guest = await Vm.boot({ nics: [{ ...nic, peer: { kind: 'tap', name: TAP } }] });
   }
 }
 

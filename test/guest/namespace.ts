@@ -6,7 +6,9 @@
  * whatever way, the kernel ends the guest, too; and setpriv makes `unshare`, and so all of it, end with the outer one.
  */
 import { execFileSync, spawn } from 'node:child_process';
-import { existsSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
 const MARK = 'ZEROTX_TEST_NAMESPACE';
@@ -32,13 +34,38 @@ export function runInNamespace(url: string): Promise<number> {
   });
 }
 
-/** Makes a tap with our addresses, each with its prefix length; the guest will be at its other end. */
+/** Makes a tap with our addresses, each with its prefix length; a guest will be at its other end. */
 export function makeTap(name: string, addresses: readonly string[]): void {
+  makeLink(name, ['tuntap', 'add', 'dev', name, 'mode', 'tap'], addresses);
+}
+
+/** Makes a bridge, for taps and other interfaces. */
+export function makeBridge(name: string, addresses: readonly string[] = []): void {
+  makeLink(name, ['link', 'add', name, 'type', 'bridge'], addresses);
+}
+
+export function joinBridge(bridge: string, name: string): void {
+  ip('link', 'set', name, 'master', bridge);
+}
+
+/** A new namespace has one, which is down. */
+export function loopbackUp(): void {
   if (!inNamespace) throw new Error('only in a namespace of our own');
   ip('link', 'set', 'lo', 'up');
-  ip('tuntap', 'add', 'dev', name, 'mode', 'tap');
+}
+
+function makeLink(name: string, command: readonly string[], addresses: readonly string[]): void {
+  loopbackUp();
+  ip(...command);
   for (const address of addresses) ip('address', 'add', address, 'dev', name);
   ip('link', 'set', name, 'up');
+}
+
+/** Names for Unix sockets, in a folder that ends with this process: every inner process has the same number. */
+export function socketPaths(): (name: string) => string {
+  const folder = mkdtempSync(join(tmpdir(), 'zerotx-vm-'));
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+  return (name) => join(folder, name);
 }
 
 export function setLink(name: string, state: 'up' | 'down'): void {
