@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #define FDS_MAX 253       /* SCM_MAX_FD: of one message */
+#define SMALL_BLOCKS 2048 /* of 512 bytes: 1 MiB */
 #define MEMFD_NAME_MAX 249 /* NAME_MAX less "memfd:" */
 
 /*
@@ -160,6 +161,16 @@ static napi_value zt_fd_stat(napi_env napi, napi_callback_info info) {
   return outcome(&call, file_kind(fd));
 }
 
+/*
+ * Whether a file in memory is small enough to be given back here: ours may be the last reference, and the kernel takes 270 ms for
+ * each gigabyte.
+ */
+static bool is_small_memory(int fd) {
+  struct statx about;
+  if (fcntl(fd, F_GET_SEALS) < 0) return false; /* only memory has seals, and other file systems are not asked */
+  return statx(fd, "", AT_EMPTY_PATH, STATX_BLOCKS, &about) == 0 && about.stx_blocks <= SMALL_BLOCKS;
+}
+
 /* Whether close(2) of it is known not to wait for anybody. */
 static bool closes_at_once(int fd) {
   switch (file_kind(fd)) {
@@ -168,8 +179,8 @@ static bool closes_at_once(int fd) {
       return true;
     case S_IFSOCK: /* others may linger (SO_LINGER) */
       return is_unix_socket(fd);
-    case S_IFREG: /* only memory has seals, and other file systems are not asked */
-      return fcntl(fd, F_GET_SEALS) >= 0;
+    case S_IFREG:
+      return is_small_memory(fd);
     default:
       return false;
   }

@@ -112,6 +112,26 @@ static int signal_eventfd(struct env *env, int fd) {
   return syscall(SYS_io_submit, env->signals->context, 1, list) == 1 ? 0 : -errno;
 }
 
+/*
+ * Whether it is an eventfd: any other descriptor in its place is refused (EINVAL) before the request itself is, which asks to read
+ * from what is open for writing only (EBADF). Nothing is signalled. /proc could tell as well, where it is mounted.
+ */
+static int is_eventfd(struct env *env, int fd) {
+  int opened = signals_open(env);
+  if (opened < 0) return opened;
+  uint64_t nothing;
+  struct iocb request = {
+      .aio_lio_opcode = IOCB_CMD_PREAD,
+      .aio_fildes = (uint32_t)env->signals->sink,
+      .aio_buf = (uint64_t)(uintptr_t)&nothing,
+      .aio_flags = IOCB_FLAG_RESFD,
+      .aio_resfd = (uint32_t)fd,
+  };
+  struct iocb *list[] = {&request};
+  forget_results(env->signals);
+  return syscall(SYS_io_submit, env->signals->context, 1, list) < 0 && errno == EBADF;
+}
+
 static int signal_socket(int fd) {
   return send(fd, &one, sizeof one, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 ? -errno : 0;
 }
@@ -171,6 +191,13 @@ static napi_value zt_eventfd_signal(napi_env napi, napi_callback_info info) {
   return number(&call, full ? 0 : result);
 }
 
+static napi_value zt_is_eventfd(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  OURS(call, fd);
+  return number(&call, file_kind(fd) == 0 ? is_eventfd(call.env, fd) : 0);
+}
+
 static napi_value zt_signals_ready(napi_env napi, napi_callback_info info) {
   CALL(call);
   return number(&call, signals_open(call.env));
@@ -178,6 +205,7 @@ static napi_value zt_signals_ready(napi_env napi, napi_callback_info info) {
 
 const struct export signal_exports[] = {
     {"eventfdSignal", zt_eventfd_signal},
+    {"isEventfd", zt_is_eventfd},
     {"signalsReady", zt_signals_ready},
     {NULL, NULL},
 };

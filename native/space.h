@@ -68,6 +68,9 @@ static inline uint8_t *lookup_address(struct lookup *lookup, uint32_t space, uin
   return region->memory + (address - region->start);
 }
 
+/* munmap(2) soon, on a thread of its own (unmap.c): nobody looks at it any more. */
+void unmap_later(void *memory, size_t bytes);
+
 /* --- truncated files (sigbus.c) --- */
 
 /* Watches over a mapping until guard_remove(); NULL when out of memory. */

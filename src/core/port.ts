@@ -2,8 +2,9 @@
  * A port: something that Ethernet frames go into and come out of. A guest's network device, a tap, a stream to another
  * host, a capture file are ports; a switch joins any number of them, a link two.
  *
- * A port says what it can do, as a network device does with its features: whoever owns the memory asks before lending it
- * (NETIF_F_ZEROCOPY in Linux), and whoever forwards segments and checksums what the port cannot take.
+ * A port says what it can do, as a network device does with its features: whether it lends what it sends on (NETIF_F_ZEROCOPY in
+ * Linux), and which offloads it takes; whoever forwards segments and checksums the rest. A loan is asked for by the port, frame
+ * by frame (FrameOwner.lend()), and granted or not by who owns the memory.
  */
 import type { FrameTable } from './frames.ts';
 
@@ -17,6 +18,7 @@ export const OFFLOAD_ALL: number = OFFLOAD_CSUM | OFFLOAD_TSO4 | OFFLOAD_TSO6 | 
 /** `never`: the bytes are copied before send() returns. `large`: lent from thresholdBytes on. `always`: lent whatever they are. */
 export type ZerocopyCapability = 'never' | 'large' | 'always';
 
+/** Read anew after onChange. */
 export interface Capability {
   readonly zeroCopy: ZerocopyCapability;
   /** Shorter frames are copied. May change with what the port measures. */
@@ -29,12 +31,15 @@ export interface Capability {
 
 /** Frames and bytes, as ip -s link names them. All count from the port's side: tx is what send() took. */
 export interface PortCounters {
+  /** What the receiver took. */
   rxFrames: number;
   rxBytes: number;
+  /** Frames with nobody to take them; and what was no frame. */
   rxDropped: number;
   rxErrors: number;
   txFrames: number;
   txBytes: number;
+  /** Frames for a port that is down, or that sends no such frame; and what the system refused, or whose memory was gone. */
   txDropped: number;
   txErrors: number;
   /** Of txBytes: lent to the kernel, and lent but copied by it after all. */
@@ -42,6 +47,7 @@ export interface PortCounters {
   txKernelCopiedBytes: number;
 }
 
+/** Counters that are all 0. */
 export function portCounters(): PortCounters {
   return {
     rxFrames: 0,

@@ -45,26 +45,32 @@ export type { TapPortOptions } from './tap.ts';
 export type { VxlanCounters, VxlanOptions } from './vxlan.ts';
 export { DgramPort, MacvtapPort, PcapPort, StreamPort, TapPort, VxlanPort };
 
+/** A tap, which open() opens, and makes if it is not there. Throws ERR_OUT_OF_RANGE. */
 export function createTap(options: TapPortOptions): TapPort {
   return new TapPort(options);
 }
 
+/** A macvtap that is there. Throws ERR_OUT_OF_RANGE. */
 export function createMacvtap(options: TapPortOptions): MacvtapPort {
   return new MacvtapPort(options);
 }
 
+/** A byte stream to another program. Throws EINVAL, ENAMETOOLONG. */
 export function createStream(options: StreamOptions): StreamPort {
   return new StreamPort(options);
 }
 
+/** Datagrams to another program. Throws EINVAL. */
 export function createDgram(options: DgramOptions): DgramPort {
   return new DgramPort(options);
 }
 
+/** A tunnel to other hosts. Throws EINVAL, ERR_OUT_OF_RANGE. */
 export function createVxlan(options: VxlanOptions): VxlanPort {
   return new VxlanPort(options);
 }
 
+/** A capture file, to write, to receive from, or both. */
 export function createPcap(options: PcapOptions): PcapPort {
   return new PcapPort(options);
 }

@@ -9,8 +9,8 @@
  *   views                  head 0, tail 0, head 1, tail 1, ...          what a call carries, in this order
  *   lenders                batch,  Ubuf 0, batch,  Ubuf 1, ...          whose it is
  *
- * Several frames a call are worth the trouble: eight frames of 62 KB in one sendmsg(2) cost less than half of what they
- * cost in eight (docs/performance.md). More than 512 KiB share no completion anyway (skb_zerocopy_realloc).
+ * Several frames a call are worth the trouble: in one sendmsg(2) frames of 62 KB cost about half of what each costs in a call
+ * of its own. More than 512 KiB share no completion anyway (msg_zerocopy_realloc).
  */
 import { assert } from '../core/assert.ts';
 import {

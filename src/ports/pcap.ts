@@ -192,6 +192,10 @@ export class PcapPort implements Port {
     this.failure = error;
     this.#stream = null;
     this.#drained();
+    // What it may still replay comes from a port that is up.
+    if (!this.isUp || this.#replay !== null) return;
+    this.isUp = false;
+    this.onChange?.();
   }
 }
 

@@ -122,13 +122,14 @@ export class StreamConnection {
   #onEvents(events: number): void {
     if (this.#isConnecting && !this.#connected(events)) return;
     const { handler } = this.#options;
-    if ((events & EPOLLERR) !== 0) this.#drain();
+    // Completions raise EPOLLERR, too: where there were some, it says nothing about the stream. An end shows as EPOLLHUP besides.
+    const isError = (events & EPOLLERR) !== 0 && !this.#drain();
     if ((events & EPOLLOUT) !== 0 && this.#sender.isBlocked) {
       this.#sender.writable();
       if (!this.#sender.isBlocked) handler.writable();
     }
-    // An error, too, is met by reading: what came before it is still there.
-    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) !== 0) this.#receiver.readable = true;
+    // An error is met by reading: what came before it is still there.
+    if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP)) !== 0 || isError) this.#receiver.readable = true;
     if (this.#receiver.readable && !this.#isClosed) this.#turn();
   }
 
@@ -155,15 +156,17 @@ export class StreamConnection {
     if (!this.#isClosed) this.#cancelTurn ??= this.#options.clock.soon(() => this.#turn());
   }
 
-  #drain(): void {
+  /** Whether there were completions. */
+  #drain(): boolean {
     const { clock, chooser, zerocopy } = this.#options;
     const { engine, lentFrames } = this.#sender;
     const startMs = clock.now();
     const calls = engine.drain();
-    if (calls === 0 || chooser === null) return;
+    if (calls === 0 || chooser === null) return calls > 0;
     // One completion is of several frames; how many, on the average.
     const frames = (calls * lentFrames) / zerocopy.lentCalls;
     chooser.completed(frames, (clock.now() - startMs) * 1e6);
+    return true;
   }
 
   #watchCompletions(): void {

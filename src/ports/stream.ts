@@ -38,7 +38,7 @@ import { configureStream, dialStream, isPeerLocal } from './stream-socket.ts';
 
 export interface StreamOptions {
   readonly name: string;
-  /** Host (a name, or an IP address) and port of TCP, or the path of a Unix socket. */
+  /** Host (a name, or an IP address; 127.0.0.1 if left out) and port of TCP, or the path of a Unix socket. */
   readonly address?: string;
   readonly port?: number;
   readonly path?: string;

@@ -57,6 +57,7 @@ export class VxlanSender implements PacketQueueHandler {
   readonly #batches = new LentBatches(BATCHES_MAX);
   #batch: LentBatch | null = null;
   #cancelDrain: (() => void) | null = null;
+  #isClosed = false;
 
   /** The descriptor stays the caller's if it throws (ENOSPC, ENOMEM). */
   constructor(options: VxlanSenderOptions) {
@@ -109,6 +110,8 @@ export class VxlanSender implements PacketQueueHandler {
 
   /** What the kernel has of lent memory it keeps; the descriptor is with the closer. */
   close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#cancelDrain?.();
     this.#queue.close();
     this.#batch?.end();

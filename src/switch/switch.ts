@@ -44,14 +44,18 @@ export interface SwitchOptions {
 
 export interface FdbListing {
   readonly mac: string;
+  /** 0: of ports that are not VLAN-aware. */
   readonly vlan: number;
+  /** Its name. */
   readonly port: string;
   /** Since it was seen; null: it was configured. */
   readonly ageMs: number | null;
 }
 
 export interface SwitchStats {
+  /** By name. */
   readonly ports: Readonly<Record<string, SwitchPortCounters>>;
+  /** Addresses that are remembered, that came from another port than before, and that were forgotten for their age. */
   readonly fdb: {
     readonly entries: number;
     readonly moves: number;
@@ -117,7 +121,10 @@ export class Switch {
     this.#fdb = new Fdb({ limit: macLimit, ageMs: macAgeMs, ports: PORTS_MAX, ...seed });
   }
 
-  /** Joins a port, which nobody else may have. Throws for options that make no sense, and with `ZTX_PORT_TAKEN`. */
+  /**
+   * Joins a port, which nobody else may have. Throws `ZTX_PORT_TAKEN`; `ZTX_MAC_TAKEN` when one of its `macs` is another port's; and
+   * ERR_INVALID_ARG_TYPE or ERR_OUT_OF_RANGE for options that make no sense.
+   */
   add(port: Port, options: SwitchPortOptions = {}): void {
     if (port.receiver !== null || this.#find(port.name) !== undefined) {
       throw new ZerotxError('ZTX_PORT_TAKEN', `port ${port.name}: it is joined already, or its name is`);

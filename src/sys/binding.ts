@@ -313,10 +313,12 @@ export interface Native {
    * /dev/null. There is no other way to signal an eventfd that cannot wait.
    */
   signalsReady(): number;
+  /** 1 for an eventfd, 0 for anything else; else as signalsReady(). */
+  isEventfd(fd: number): number;
   /** The S_IFMT bits of what `fd` is open on; 0 for what has no such kind, like an eventfd. */
   fdStat(fd: number): number;
   /**
-   * close(2), if that is known not to wait for anybody: 0. Else `fd` is only no longer ours, and open (1), to be closed where
+   * close(2), if that is known not to wait for anybody and not to take long: 0. Else `fd` is only no longer ours, and open (1), to be closed where
    * waiting does no harm.
    */
   closeReceived(fd: number): number;

@@ -30,6 +30,7 @@ export const SO_KEEPALIVE = 9;
 export const SO_LINGER = 13;
 export const SO_REUSEPORT = 15;
 export const SO_PEERCRED = 17;
+export const SO_DOMAIN = 39;
 export const SO_ZEROCOPY = 60;
 
 // linux/tcp.h

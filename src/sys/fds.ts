@@ -9,7 +9,7 @@
 import { close as closeInPool } from 'node:fs';
 import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from './binding.ts';
-import { AF_UNIX, SOCK_STREAM } from './constants.ts';
+import { AF_UNIX, SO_DOMAIN, SOCK_STREAM, SOL_SOCKET } from './constants.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 
@@ -64,12 +64,14 @@ export function fileKind(fd: number): number {
 }
 
 /**
- * Whether a descriptor that a peer sent can be watched without asking whoever is behind it: an eventfd and its kind, a socket, or
- * a pipe. Polling a file or a device may be a question to a program of the peer's (FUSE, CUSE).
+ * Whether a descriptor that a peer sent can be watched without waiting for whoever is behind it: an eventfd, a Unix socket, or
+ * a pipe. Polling a file or a device may be a question to a program of the peer's (FUSE, CUSE). So may an epoll descriptor, which
+ * polls all that it watches, under a lock that the peer can keep; and some other sockets (AF_VSOCK) poll under a lock, too.
  */
 export function isSafeToWatch(fd: number): boolean {
   const kind = fileKind(fd);
-  return kind === 0 || kind === S_IFSOCK || kind === S_IFIFO;
+  if (kind === S_IFSOCK) return native().getsockoptInt(fd, SOL_SOCKET, SO_DOMAIN) === AF_UNIX;
+  return kind === S_IFIFO || (kind === 0 && native().isEventfd(fd) === 1);
 }
 
 /** Sends `bytes` (at least one on a stream) with descriptors, all ours and all still ours afterwards; bytes taken, or undefined for EAGAIN. */

@@ -7,7 +7,6 @@
  *   guest memory ══════════ rings ═══════════════════════════════════════════════════┘
  */
 import { EventEmitter } from 'node:events';
-import { checkInteger, wrongRange } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
@@ -24,63 +23,33 @@ import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
 import { reactor } from '../sys/reactor.ts';
 import { RARP_BYTES, writeRarp } from '../wire/rarp.ts';
-import type { Frontend } from './features.ts';
+import { checkDeviceOptions, parseMac, randomMac, type VhostUserDeviceOptions } from './device-options.ts';
 import { type DeviceCounters, deviceCounters, NetDevice } from './net-device.ts';
 import { type Poller, poller } from './poller.ts';
 import { Borrowers } from './selector.ts';
-import { type ServerCounters, type ServerState, VhostServer } from './server.ts';
+import { realTime, type ServerCounters, type ServerState, VhostServer } from './server.ts';
 
-export interface VhostUserDeviceOptions {
-  /** The Unix socket. */
-  readonly path: string;
-  /** `listen` (the default): QEMU connects, `-chardev socket,path=...`; `connect`: QEMU listens, `server=on`. */
-  readonly role?: 'listen' | 'connect';
-  /** Access rights of the socket file, 0o600 if left out. */
-  readonly socketMode?: number;
-  /** What the switch, logs and counters call it; the path if left out. */
-  readonly name?: string;
-  /** `qemu` (also for DPDK), or `uml` for User-Mode Linux, which reads its configuration from the device. */
-  readonly frontend?: Frontend;
-  /** Queue pairs, 1 if left out, at most 16; for User-Mode Linux 1, as its driver uses more only with a control queue. */
-  readonly queues?: number;
-  /** Longest packet without Ethernet header, 1500 if left out, 68 to 65,535. */
-  readonly mtu?: number;
-  /** For front-ends that take it from us: `02:00:00:00:00:01`, or a random one. */
-  readonly mac?: string;
-  /** OFFLOAD_ bits that are offered to the guest: all if left out, as switches and links do in software what a port lacks. */
-  readonly offloads?: number;
-  /** `auto`: lend to ports that take it. `off`: copy everything. */
-  readonly zeroCopy?: 'auto' | 'off';
-  /** A frame that is lent for longer is overtaken, and its borrower gets nothing more for a while: 5 ms. */
-  readonly holdMs?: number;
-  /** Frames of a ring that are lent at once: 128, and a quarter of the ring at most. */
-  readonly lentMax?: number;
-  /** Whether copied frames are returned to the guest before lent ones that came earlier. */
-  readonly completion?: 'in-order' | 'copies-first';
-  /** How long a ring that stops waits for what is lent: 1000 ms. */
-  readonly drainMs?: number;
-  /** Guest memory that one front-end may have us map: 64 GiB. */
-  readonly regionBytesMax?: number;
-}
-
-/** What a device tells: `state` of its socket; `broken`, a ring whose driver did what no driver does; `failure` of a front-end. */
 export interface VhostUserDeviceEvents {
+  /** Of the socket. */
   state: [state: ServerState];
   /** The guest's driver is ready, or no longer. */
   link: [up: boolean];
+  /** A driver did what no driver does: its ring rests until it is reset. Even rings receive, odd ones transmit. */
   broken: [ring: number, reason: string];
+  /** The connection was ended for what the front-end did: EPROTO, EMFILE, ZTX_GUEST_MEMORY. */
   failure: [error: Error];
 }
 
+/** A copy: it does not go on counting. */
 export interface VhostUserDeviceStats extends PortCounters, ServerCounters {
   readonly state: ServerState;
+  /** isUp. */
   readonly up: boolean;
   /** Frames of the guest that are lent now. */
   readonly lentNow: number;
+  /** Of the parts: chains that were refused, what became of those that were lent, frames for the guest, signals. */
   readonly details: DeviceCounters;
 }
-
-const QUEUES_MAX = 16;
 
 export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> implements Port {
   readonly name: string;
@@ -103,10 +72,8 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   /** Throws ERR_OUT_OF_RANGE and ERR_INVALID_ARG_TYPE for options that are none. */
   constructor(options: VhostUserDeviceOptions) {
     super();
+    checkDeviceOptions(options);
     const { queues = 1, mtu = 1500, frontend = 'qemu', offloads = OFFLOAD_ALL } = options;
-    checkInteger('queues', queues, 1, QUEUES_MAX);
-    if (frontend === 'uml' && queues > 1) throw wrongRange('queues', '1 for User-Mode Linux', queues);
-    checkInteger('mtu', mtu, 68, 65_535);
     this.#options = options;
     this.path = options.path;
     this.name = options.name ?? options.path;
@@ -189,7 +156,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
   }
 
   #connected(pairs: number, mtu: number): NetDevice {
-    const { zeroCopy, holdMs, lentMax, completion, drainMs = 1000 } = this.#options;
+    const { zerocopy, holdMs, lentMax, completion, drainMs = 1000 } = this.#options;
     const net: NetDevice = new NetDevice({
       port: this,
       sys: native(),
@@ -197,16 +164,17 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
       poller: this.#poller,
       details: this.#details,
       borrowers: this.#borrowers,
-      takesPipes: this.#options.frontend === 'uml',
+      frontend: this.#options.frontend ?? 'qemu',
       pairs,
       mtu,
       mac: this.#mac,
-      lends: zeroCopy !== 'off',
+      lends: zerocopy !== 'off',
       copiesFirst: completion === 'copies-first',
       drainMs,
       ...(holdMs === undefined ? {} : { holdMs }),
       ...(lentMax === undefined ? {} : { lentMax }),
       now: () => performance.now(),
+      after: realTime,
       hasLink: () => this.#hasLink,
       onLink: () => this.#linkChanged(),
       onBroken: (ring, reason) => this.emit('broken', ring, reason),
@@ -249,17 +217,4 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
     writeRarp(table.bytes, table.headAt(0), mac);
     this.receiver?.(table, this);
   }
-}
-
-function randomMac(): Uint8Array {
-  const mac = crypto.getRandomValues(new Uint8Array(6));
-  // Locally administered, unicast.
-  mac[0] = ((mac[0] as number) & 0xfc) | 0x02;
-  return mac;
-}
-
-function parseMac(text: string): Uint8Array {
-  if (!/^([0-9a-f]{2}:){5}[0-9a-f]{2}$/i.test(text))
-    throw wrongRange('mac', 'six hexadecimal bytes with colons', text);
-  return Uint8Array.from(text.split(':'), (byte) => Number.parseInt(byte, 16));
 }

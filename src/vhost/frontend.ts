@@ -7,7 +7,7 @@
  *   nic.on('frame', (frame) => console.log(frame.length));
  *   nic.send(frame);                               // false: no room
  *   await nic.sendFrame(frame);                    // waits for room; resolves when the back-end is done with it
- *   new Link(nic.port, otherPort);                 // or as a port of a switch
+ *   new Link(nic.port, otherPort, { clock });      // or as a port of a switch
  *
  * For measurements: nic.prepare() writes frames once, nic.tx.sendBatch(set, n) sends them again and again without a
  * copy, nic.poll() takes back what is done and what was received, and counters tell.
@@ -222,7 +222,7 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
     return new FrameSet(this.#memory, options);
   }
 
-  /** Copies and sends a frame, from its destination address on, on the first pair. False: no room, or no back-end. */
+  /** Copies and sends a frame, from its destination address on, on the first pair. False: no room, no back-end, or too long for both. */
   send(frame: Uint8Array, options: SendOptions = {}): boolean {
     return this.tx.send(frame, options.vnet);
   }
@@ -241,7 +241,10 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
     return this.#queues.poll();
   }
 
-  /** GET_VRING_BASE for all rings, as when a virtual machine is paused: the indexes where they stopped. */
+  /**
+   * GET_VRING_BASE for all rings, as when a virtual machine is paused: the indexes where they stopped. Rejects with ENOTCONN without a
+   * back-end, and with ETIMEDOUT, EPROTO, ECONNRESET; so do the three requests that follow, and with ZTX_REFUSED.
+   */
   async stopRings(): Promise<number[]> {
     const bases = await this.#link.run(stop(this.#queues.indexes));
     this.#queues.interrupt();
@@ -257,10 +260,11 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
 
   /**
    * SET_VRING_ENABLE for the rings of these pairs, all if left out: rings that are off lose what is sent, and get nothing.
-   * Rejects with EOPNOTSUPP where the back-end has no protocol features.
+   * Rejects with ENOTCONN without a back-end, and with EOPNOTSUPP where it has no protocol features.
    */
   async enableRings(on: boolean, pairs?: readonly number[]): Promise<void> {
     const { indexes } = this.#queues;
+    if (!this.isConnected) throw new ZerotxError('ENOTCONN', 'no back-end runs the rings');
     if (!has(this.#agreement.features, VHOST_USER_F_PROTOCOL_FEATURES)) {
       throw new ZerotxError('EOPNOTSUPP', 'the back-end has no protocol features: its rings are always on');
     }

@@ -52,9 +52,9 @@ export type { ChainCounters } from './chain.ts';
 export {
   VhostUserDevice,
   type VhostUserDeviceEvents,
-  type VhostUserDeviceOptions,
   type VhostUserDeviceStats,
 } from './device.ts';
+export type { VhostUserDeviceOptions } from './device-options.ts';
 export type { Frontend } from './features.ts';
 export {
   type SendOptions,

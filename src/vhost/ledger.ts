@@ -25,7 +25,10 @@
  * anybody, as later ones already were; they are counted as `forced`, and the driver misses them until it resets the queue.
  * What is released after detach() touches no ring: it only lets go of the memory that was lent.
  *
- * The time comes from the caller. Nothing here signals, waits or throws for what a guest does.
+ * The time comes from the caller. For holdMs a gap between two calls counts as gapMs at most: who was kept from running could not
+ * take what came back meanwhile, and that is no borrower's fault.
+ *
+ * Nothing here signals, waits or throws for what a guest does.
  */
 import { assert } from '../core/assert.ts';
 import { type ReleaseQueue, releases } from '../core/releases.ts';
@@ -99,6 +102,8 @@ export interface LedgerOptions {
   /** Called when there is something to report, or nothing is awaited any more: from releases, and once until report(). */
   readonly onWork: () => void;
   readonly holdMs?: number;
+  /** Of the time between two calls, what counts for holdMs at most: all of it if left out. */
+  readonly gapMs?: number;
   readonly lentMax?: number;
   /** Reports copies before what is lent, wherever IN_ORDER was not negotiated. */
   readonly copiesFirst?: boolean;
@@ -112,6 +117,7 @@ export class TxLedger {
   #memory: HeldMemory;
   readonly #options: LedgerOptions;
   readonly #holdMs: number;
+  readonly #gapMs: number;
   readonly #lentMax: number;
   readonly #mask: number;
   /** By slot: what it is, and how many borrowings of it are out. */
@@ -128,6 +134,8 @@ export class TxLedger {
   readonly #loans = new Loans();
   #lentSlots = 0;
   #nowMs = 0;
+  /** The same without the gaps. */
+  #attendedMs = 0;
   #told = false;
   #draining = false;
   #detached = false;
@@ -137,6 +145,7 @@ export class TxLedger {
     this.#memory = memory;
     this.#options = options;
     this.#holdMs = options.holdMs ?? HOLD_MS;
+    this.#gapMs = options.gapMs ?? Number.POSITIVE_INFINITY;
     this.#lentMax = Math.min(options.lentMax ?? LENT_MAX, queue.size >> 2);
     this.#mask = queue.size - 1;
     this.#state = new Uint8Array(queue.size);
@@ -165,9 +174,11 @@ export class TxLedger {
     return this.#loans.oldest?.sinceMs ?? Number.POSITIVE_INFINITY;
   }
 
-  /** When report() will find something overdue; Infinity: never. */
+  /** When report() is to be called next, as something may be overdue then; Infinity: nothing ever will be. */
   get deadlineMs(): number {
-    return (this.#loans.watched?.sinceMs ?? Number.POSITIVE_INFINITY) + this.#holdMs;
+    const { watched } = this.#loans;
+    if (watched === null) return Number.POSITIVE_INFINITY;
+    return this.#nowMs + Math.min(watched.dueMs - this.#attendedMs, this.#gapMs);
   }
 
   /** Takes the chain at lastAvail, whose head peekHead(0) gave. Its slot; -1: the queue is broken, as this head is out already. */
@@ -209,7 +220,7 @@ export class TxLedger {
   /** Lends `bytes` of the chain, before it is finished. Null: they are to be copied. */
   lend(slot: number, bytes: number, borrower: object, nowMs: number): Ubuf | null {
     assert(((this.#state[slot] as number) & STATE) === HERE, 'lend() of a chain that is finished');
-    this.#nowMs = nowMs;
+    this.#see(nowMs);
     const { counters } = this;
     const record = this.#options.borrowers.of(borrower);
     const verdict = record.ask(nowMs);
@@ -233,7 +244,7 @@ export class TxLedger {
     counters.lentBytes += bytes;
     this.#out[slot]! += 1;
     record.lent += 1;
-    const loan = this.#loans.add(slot, record, nowMs, this.#memory);
+    const loan = this.#loans.add(slot, record, nowMs, this.#attendedMs + this.#holdMs, this.#memory);
     loan.memory.hold();
     return new Ubuf(
       [],
@@ -246,7 +257,7 @@ export class TxLedger {
 
   /** Puts the used entries that are due, and sets aside what is overdue. How many were put: the caller publishes them. */
   report(nowMs: number): number {
-    this.#nowMs = nowMs;
+    this.#see(nowMs);
     this.#told = false;
     let put = 0;
     for (; this.#back.length > 0; put++) {
@@ -325,10 +336,15 @@ export class TxLedger {
     return put;
   }
 
+  #see(nowMs: number): void {
+    this.#attendedMs += Math.min(nowMs - this.#nowMs, this.#gapMs);
+    this.#nowMs = nowMs;
+  }
+
   #findOverdue(): void {
     const loans = this.#loans;
     for (let loan = loans.watched; loan !== null; loan = loans.watched) {
-      if (this.#nowMs < loan.sinceMs + this.#holdMs) return;
+      if (this.#attendedMs < loan.dueMs) return;
       loans.watchNext();
       if (!loan.late) this.#late(loan);
     }

@@ -16,6 +16,8 @@ export interface Loan {
   readonly slot: number;
   readonly borrower: Borrower;
   readonly sinceMs: number;
+  /** When it is overdue, by the ledger's own count of time. */
+  readonly dueMs: number;
   readonly memory: HeldMemory;
   late: boolean;
   quarantined: boolean;
@@ -40,12 +42,13 @@ export class Loans {
     return this.#watched;
   }
 
-  add(slot: number, borrower: Borrower, sinceMs: number, memory: HeldMemory): Loan {
+  add(slot: number, borrower: Borrower, sinceMs: number, dueMs: number, memory: HeldMemory): Loan {
     const before = this.#newest;
     const loan: Loan = {
       slot,
       borrower,
       sinceMs,
+      dueMs,
       memory,
       late: false,
       quarantined: false,

@@ -27,18 +27,21 @@ import {
   VIRTIO_NET_S_LINK_UP,
 } from '../wire/virtio.ts';
 import { type ChainCounters, chainCounters } from './chain.ts';
-import { guestOffloads, ringFeatures, vnetHeaderBytes } from './features.ts';
+import { type Frontend, guestOffloads, ringFeatures, vnetHeaderBytes } from './features.ts';
 import type { MemoryLease } from './lease.ts';
 import { type LedgerCounters, ledgerCounters } from './ledger.ts';
 import type { Poller } from './poller.ts';
-import type { RingMemory } from './queue.ts';
+import { type RingMemory, SET_BACK } from './queue.ts';
 import { RingFds, type SignalCounters } from './ring-fds.ts';
 import { type RxCounters, rxCounters } from './rx.ts';
 import { RxQueue } from './rx-queue.ts';
 import type { Borrowers } from './selector.ts';
+import type { After } from './server.ts';
 import type { Answer, RingStart, SessionHost } from './session-host.ts';
 import { TxRing } from './tx-ring.ts';
 
+/** How often a receive ring without kick descriptor is looked at while frames wait for it. */
+const POLL_MS = 1;
 /** The longest frame that is not segmented: its packet, the Ethernet header and a VLAN tag. */
 const FRAME_OVERHEAD_BYTES = 18;
 
@@ -48,8 +51,8 @@ export interface NetDeviceOptions {
   readonly sys: Native;
   readonly reactor: Reactor;
   readonly poller: Poller;
-  /** Call descriptors may be pipes. */
-  readonly takesPipes: boolean;
+  /** User-Mode Linux has pipes for call descriptors, and drivers that reset without a word. */
+  readonly frontend: Frontend;
   /** Kept from one connection to the next. */
   readonly details: DeviceCounters;
   readonly borrowers: Borrowers;
@@ -64,6 +67,7 @@ export interface NetDeviceOptions {
   /** How long a ring that stops waits for what is lent. */
   readonly drainMs: number;
   readonly now: () => number;
+  readonly after: After;
   /** What the configuration says of the link, to front-ends that read it. */
   readonly hasLink: () => boolean;
   /** Offloads, MTU, or whether frames can be given to the guest have changed. */
@@ -105,6 +109,8 @@ export class NetDevice implements SessionHost {
   readonly #rx: (RxQueue | null)[];
   /** Those of #rx that frames may go to. */
   #open: RxQueue[] = [];
+  /** Of the timer that looks after receive rings that nobody kicks. */
+  #cancelPoll: (() => void) | null = null;
   #features: Features = NO_FEATURES;
   #capability: Capability;
   #mtu: number;
@@ -116,7 +122,7 @@ export class NetDevice implements SessionHost {
     this.#capability = this.#capable(0);
     const { sys, reactor, pairs } = options;
     this.#fds = Array.from({ length: 2 * pairs }, (_, index) => {
-      return new RingFds(sys, reactor, this.details, options.takesPipes, () => this.#kicked(index));
+      return new RingFds(sys, reactor, this.details, options.frontend === 'uml', () => this.#kicked(index));
     });
     this.#tx = Array.from({ length: pairs }, () => null);
     this.#rx = Array.from({ length: pairs }, () => null);
@@ -157,7 +163,26 @@ export class NetDevice implements SessionHost {
       bytes += records[(which[i] as number) * FRAME_WORDS + FRAME_BYTES] as number;
     this.#options.port.counters.txFrames += stopped - from;
     this.#options.port.counters.txBytes += bytes;
+    this.#pollWaiting();
     return stopped;
+  }
+
+  /** Frames that wait for a driver that does not kick are offered again by the clock. */
+  #pollWaiting(): void {
+    if (this.#cancelPoll !== null) return;
+    for (const rx of this.#open) {
+      if (rx.waiting === 0 || !this.#ringFds(rx.index).isPolled) continue;
+      this.#cancelPoll = this.#options.after(POLL_MS, () => this.#poll());
+      return;
+    }
+  }
+
+  #poll(): void {
+    this.#cancelPoll = null;
+    for (const rx of [...this.#open]) {
+      if (rx.waiting > 0 && this.#ringFds(rx.index).isPolled) this.#kicked(rx.index);
+    }
+    this.#pollWaiting();
   }
 
   resume(): void {
@@ -281,6 +306,8 @@ export class NetDevice implements SessionHost {
     }
     for (const fds of this.#fds) fds.close();
     this.#open = [];
+    this.#cancelPoll?.();
+    this.#cancelPoll = null;
     this.#options.onClosed(error);
   }
 
@@ -342,6 +369,7 @@ export class NetDevice implements SessionHost {
       return;
     }
     if (this.#rx[pair]?.kicked() === true) this.#options.port.onWritable?.();
+    else this.#pollWaiting();
   }
 
   #isRunning(index: number): boolean {
@@ -355,6 +383,9 @@ export class NetDevice implements SessionHost {
   }
 
   #broken(index: number, reason: string): void {
+    // A driver that goes away takes its buffers back (virtqueue_detach_unused_buf()); under User-Mode Linux before we hear of it: the
+    // rings are disabled right after.
+    if (reason === SET_BACK && this.#options.frontend === 'uml') return;
     this.details.ringsBroken += 1;
     this.#ringFds(index).broken();
     this.#options.onBroken(index, reason);

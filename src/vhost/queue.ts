@@ -51,6 +51,9 @@ const FLAGS = 0;
 const IDX = 1;
 const RING = 2;
 
+/** Why a queue is broken whose driver has taken back what it had made available. */
+export const SET_BACK = 'avail.idx was set back';
+
 export class SplitQueue {
   readonly size: number;
   readonly features: RingFeatures;
@@ -107,8 +110,10 @@ export class SplitQueue {
     if (this.broken !== null) return -1;
     if (this.#avail.length === 0) return this.fail('the memory of the ring is gone');
     const count = (Atomics.load(this.#avail, IDX) - this.#lastAvail) & 0xffff;
+    if (count <= this.size) return count;
     // A step back is a jump of nearly 2^16.
-    return count > this.size ? this.fail(`avail.idx is ${count} ahead, the ring has ${this.size}`) : count;
+    const isBack = count >= 0x1_0000 - this.size;
+    return this.fail(isBack ? SET_BACK : `avail.idx is ${count} ahead, the ring has ${this.size}`);
   }
 
   /** Head of the chain at lastAvail + `offset`, which must be below what available() said; -1: the queue is broken. */

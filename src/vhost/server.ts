@@ -32,7 +32,7 @@ const ACCEPTS_PER_TURN = 64;
 /** Runs `fn` after `ms`, unless the returned function is called before. */
 export type After = (ms: number, fn: () => void) => () => void;
 
-const realTime: After = (ms, fn) => {
+export const realTime: After = (ms, fn) => {
   const timer = setTimeout(fn, ms);
   return () => clearTimeout(timer);
 };

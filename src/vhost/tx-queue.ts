@@ -39,6 +39,8 @@ const TURN_FRAMES = 256;
 const TURN_BYTES = 512 * 1024;
 /** Frames of 19 pieces are the longest of a Linux driver; this many, a turn of them and the longest chain fit in. */
 const SEGMENTS = 4096;
+/** A turn, and what the event loop does between two, is much shorter: whatever takes longer, somebody else had the processor. */
+const GAP_MS = 1;
 /** Descriptors of a turn: chains of nothing fill no table and are no bytes, but take as long to read. */
 const TURN_DESCRIPTORS = SEGMENTS;
 /** What is copied of each frame: as GOODCOPY_LEN of vhost-net. Shorter frames are not worth lending anywhere. */
@@ -104,6 +106,7 @@ export class TxQueue implements FrameOwner {
       borrowers: options.borrowers,
       onWork: options.onWork,
       counters: options.ledgerCounters,
+      gapMs: GAP_MS,
       ...(options.holdMs === undefined ? {} : { holdMs: options.holdMs }),
       ...(options.lentMax === undefined ? {} : { lentMax: options.lentMax }),
       ...(options.copiesFirst === undefined ? {} : { copiesFirst: options.copiesFirst }),
@@ -157,7 +160,7 @@ export class TxQueue implements FrameOwner {
   }
 
   lend(frame: number, borrower: object): Ubuf | null {
-    if (!this.#options.lends) return null;
+    if (!this.#options.lends || neverBorrows(borrower)) return null;
     const at = frame * FRAME_WORDS;
     const { records } = this.#table;
     const bytes = (records[at + FRAME_BYTES] as number) - (records[at + HEAD_BYTES] as number);
@@ -193,7 +196,11 @@ export class TxQueue implements FrameOwner {
     const chains = this.#chains;
     chains.visited = 0;
     let bytes = 0;
-    for (let taken = 0; taken < most && bytes < TURN_BYTES && chains.visited < TURN_DESCRIPTORS; taken++) {
+    let last = 0;
+    // As many whole frames as fit, if the next is like the last: ports lend as much in one call (lent-batch.ts), and a rest of one
+    // frame would cost them a call of its own.
+    for (let taken = 0; taken < most && bytes + last <= TURN_BYTES; taken++) {
+      if (chains.visited >= TURN_DESCRIPTORS) return;
       const head = this.queue.peekHead(0);
       if (head < 0) return;
       const start = table.segmentCount;
@@ -212,7 +219,8 @@ export class TxQueue implements FrameOwner {
       records[at + FRAME_SLOT] = slot;
       records[at + FRAME_VLAN] = 0;
       table.count += 1;
-      bytes += chains.bytes;
+      last = chains.bytes;
+      bytes += last;
     }
   }
 
@@ -258,6 +266,11 @@ export class TxQueue implements FrameOwner {
       this.#counters.rxDropped += 1;
     }
   }
+}
+
+/** A port is asked, as the kernel asks a device for NETIF_F_ZEROCOPY; what a port tells its destinations apart by is none. */
+function neverBorrows(borrower: object): boolean {
+  return (borrower as Partial<Port>).capability?.zeroCopy === 'never';
 }
 
 /** used.idx as the last owner of the ring left it: what we go on from (vhost-user specification, VHOST_USER_SET_VRING_BASE). */

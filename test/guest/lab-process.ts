@@ -151,11 +151,19 @@ export class LabProcess {
     return readdirSync(`/proc/${this.pid}/fd`).length;
   }
 
-  /** Mappings of files: guest memory is among them. */
+  /** Guest memory that it has mapped, and how much of each piece it has touched. */
+  memory(): { readonly bytes: number; readonly touchedBytes: number }[] {
+    const smaps = readFileSync(`/proc/${this.pid}/smaps`, 'utf8');
+    return [...smaps.matchAll(/memfd:memory-backend-memfd.*\nSize: *(\d+) kB[\s\S]*?\nRss: *(\d+) kB/g)].map(
+      ([, size, rss]) => ({ bytes: Number(size) * 1024, touchedBytes: Number(rss) * 1024 }),
+    );
+  }
+
+  /** Pieces of memory that anybody shares with it. */
   mappings(): number {
     return readFileSync(`/proc/${this.pid}/maps`, 'utf8')
       .split('\n')
-      .filter((line) => line.includes('memfd:')).length;
+      .filter((line) => /memfd:/.test(line)).length;
   }
 
   /** By SIGTERM; throws if it does not end as it should. */

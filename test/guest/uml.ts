@@ -12,13 +12,12 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdtempSync, rmSync } from 'node:fs';
-import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { Readable } from 'node:stream';
 import { debianPackages } from '../support/debian.ts';
 import { initramfs } from './initramfs.ts';
 import { moduleOrder } from './kernel.ts';
+import { socketPaths } from './namespace.ts';
 import { GuestConsole, type GuestJob } from './vm-console.ts';
 import { lines } from './vm-qmp.ts';
 
@@ -46,6 +45,8 @@ export interface UmlImage {
   readonly archive: string;
 }
 
+/** A guest has a socket of its own in it, which one that is killed leaves behind. */
+const home = socketPaths()('');
 const BOOT_MS = 30_000;
 const CONSOLE_CHARACTERS = 8000;
 /** Virtio's number of a network device. */
@@ -76,8 +77,6 @@ export class Uml {
   readonly #child: ChildProcess;
   readonly #commands: GuestConsole;
   readonly #nics: readonly UmlNic[];
-  /** Where it keeps what it makes: it would be left behind by one that is killed. */
-  readonly #home = mkdtempSync(join(tmpdir(), 'zerotx-uml-'));
   #console = '';
 
   static async boot(options: UmlOptions): Promise<Uml> {
@@ -103,7 +102,7 @@ export class Uml {
     const command = ['sh', '-c', script, image.loader, image.libraries, image.program];
     this.#child = spawn('unshare', [...namespaces, ...command, ...words], {
       stdio: ['pipe', 'pipe', 'pipe'],
-      env: { PATH: process.env.PATH, HOME: this.#home, TMPDIR: '/dev/shm' },
+      env: { PATH: process.env.PATH, HOME: home, TMPDIR: '/dev/shm' },
     });
     const { stdin, stdout, stderr } = this.#child;
     (stderr as Readable).setEncoding('utf8').on('data', (text: string) => {
@@ -116,10 +115,9 @@ export class Uml {
     lines(stdout as Readable, (line) => this.#commands.line(line));
     stdin?.on('error', () => {});
     this.#child.on('error', (error) => this.#commands.close(error.message));
-    this.#child.on('close', (code, signal) => {
-      rmSync(this.#home, { recursive: true, force: true });
-      this.#commands.close(`User-Mode Linux ended (${signal ?? code})`);
-    });
+    this.#child.on('close', (code, signal) =>
+      this.#commands.close(`User-Mode Linux ended (${signal ?? code})`),
+    );
   }
 
   get running(): boolean {

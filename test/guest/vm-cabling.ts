@@ -71,6 +71,11 @@ export class Cabling {
     return `fd${this.#options.net}::${side === 'left' ? 1 : 2}`;
   }
 
+  /** The card of that guest, for another one. */
+  nic(side: Side): Nic {
+    return nicOf(this.#options, side, endOf(this.#options, side) ?? {});
+  }
+
   /** A new process for the same lab file, after the old one has ended. */
   async restart(): Promise<void> {
     this.lab = await startLab(this.#options);

@@ -3,6 +3,8 @@ import { after, before, describe } from 'node:test';
 import { loopbackUp, socketPaths } from './namespace.ts';
 import { Vm } from './vm.ts';
 import type { Pair } from './vm-cabling.ts';
+import { lifeTests } from './vm-switch-life.ts';
+import { memoryTests } from './vm-switch-memory.ts';
 import { trafficTests } from './vm-switch-traffic.ts';
 import { uplinkTests } from './vm-switch-uplinks.ts';
 
@@ -30,4 +32,7 @@ describe('guests behind a switch', () => {
 
   trafficTests(pair, path);
   uplinkTests(pair, path);
+  memoryTests(pair, path);
+  // The last of these leaves one guest.
+  lifeTests(pair, path);
 });

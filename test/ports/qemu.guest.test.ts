@@ -111,7 +111,8 @@ describe('the network boot of a QEMU guest', { skip, timeout: 240_000 }, () => {
   });
 
   it('asks in datagrams: UDP', async () => {
-    const [ours, theirs] = [17_001, 17_002];
+    const ours = 17_000 + 2 * (process.pid % 1000);
+    const theirs = ours + 1;
     const at = (port: number) => ({ address: '127.0.0.1', port });
     const port = await opened(new DgramPort({ name: 'd', local: at(ours), remote: at(theirs) }));
     const inet = (end: string, number: number) =>

@@ -132,7 +132,7 @@ function sourceOf(text: string, name: string): string | null {
 }
 
 function fields(body: string): string[] {
-  const found = body.matchAll(/(?:^[ \t]*|[{;][ \t]*)(?:readonly )?(\w+)(?=\??:|\()/gm);
+  const found = body.matchAll(/(?:^[ \t]*|[{;][ \t]*)(?:readonly )?(\w+)(?=\??[:(])/gm);
   return [...found].map(([, name = '']) => name);
 }
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { OFFLOAD_ALL, OFFLOAD_CSUM, OFFLOAD_ECN, OFFLOAD_TSO4, OFFLOAD_TSO6 } from '../../src/core/port.ts';
+import { VhostUserDevice } from '../../src/vhost/device.ts';
 import {
   guestOffloads,
   hostOffloads,
@@ -25,6 +26,9 @@ describe('features on offer', () => {
     const extra = offer(OFFLOAD_ALL, 1, 'uml').filter((bit) => !offer(OFFLOAD_ALL).includes(bit));
     assert.deepEqual(extra, [5, 16]);
     assert.ok(!offer(OFFLOAD_ALL, 2, 'uml').includes(22));
+    assert.throws(() => new VhostUserDevice({ path: 'vm.sock', frontend: 'uml', queues: 2 }), {
+      code: 'ERR_OUT_OF_RANGE',
+    });
   });
 
   const host: readonly (readonly [string, number, readonly number[]])[] = [

@@ -11,7 +11,8 @@ import {
   HEAD_BYTES,
 } from '../../src/core/frames.ts';
 import type { Port } from '../../src/core/port.ts';
-import { VhostUserDevice, type VhostUserDeviceOptions } from '../../src/vhost/device.ts';
+import { VhostUserDevice } from '../../src/vhost/device.ts';
+import type { VhostUserDeviceOptions } from '../../src/vhost/device-options.ts';
 import { VhostUserFrontend } from '../../src/vhost/frontend.ts';
 import { FRONTEND_FEATURES } from '../../src/vhost/frontend-features.ts';
 import type { VhostUserFrontendOptions } from '../../src/vhost/frontend-options.ts';

@@ -254,6 +254,24 @@ describe('E61: a borrower that does not give back', () => {
     assert.equal(scene.ledger.oldestSinceMs, Number.POSITIVE_INFINITY);
   });
 
+  it('a thread that was kept from running does not blame it on borrowers', () => {
+    const scene = new Scene(256, undefined, { gapMs: 1 });
+    const [slow] = scene.lent();
+    const [prompt, ubuf] = scene.lent({});
+    scene.nowMs = 50;
+    assert.deepEqual(scene.report(), []);
+    assert.equal(scene.ledger.deadlineMs, 51);
+    scene.release(ubuf);
+    for (let ms = 51; ms < 54; ms++) {
+      scene.nowMs = ms;
+      assert.deepEqual(scene.report(), []);
+    }
+    scene.nowMs = 54;
+    assert.deepEqual(scene.report(), [prompt], 'the slow one has had its 5 ms');
+    assert.equal(scene.ledger.counters.overdue, 1);
+    assert.notEqual(slow, prompt);
+  });
+
   it('gets nothing more; others do', () => {
     const scene = new Scene();
     scene.lent();

@@ -1,7 +1,7 @@
 /** The device's side of a split ring: indices, notifications, and drivers who do what they may not. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { needEvent, type RingFeatures, SplitQueue } from '../../src/vhost/queue.ts';
+import { needEvent, type RingFeatures, SET_BACK, SplitQueue } from '../../src/vhost/queue.ts';
 import { EVENT_IDX, MockDriver, PLAIN, ringMemory } from '../support/vring.ts';
 
 const piece = { address: 0x1000n, length: 64 };
@@ -133,6 +133,20 @@ describe('SplitQueue', () => {
       assert.equal(queue.broken, reason);
     });
   }
+
+  it('a driver that takes back what it had made available is told from one that jumps', () => {
+    for (const [steps, back] of [
+      [-1, true],
+      [-8, true],
+      [-9, false],
+      [9, false],
+    ] as const) {
+      const [driver, queue] = pair(8);
+      driver.setAvailIdx((queue.lastAvail + steps) & 0xffff);
+      assert.equal(queue.available(), -1);
+      assert.equal(queue.broken === SET_BACK, back, `${steps}`);
+    }
+  });
 
   it('A13: the whole ring at once is no jump', () => {
     const [driver, queue] = pair(8);

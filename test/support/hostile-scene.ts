@@ -1,0 +1,114 @@
+/**
+ * Devices that are attacked, and the witness: a second device in the same process with a guest that does everything right, and must
+ * go on to. What is opened here is closed by endScenes(), which also asks whether anything was left behind.
+ */
+import assert from 'node:assert/strict';
+import { readdirSync, readFileSync } from 'node:fs';
+import { createHostTable } from '../../src/core/host-table.ts';
+import { VhostUserDevice } from '../../src/vhost/device.ts';
+import type { VhostUserDeviceOptions } from '../../src/vhost/device-options.ts';
+import { type GuestOptions, HostileGuest, PAYLOAD, Recorder, soon, VNET_BYTES } from './hostile-guest.ts';
+import { newPath } from './vhost-scene.ts';
+
+export interface Scene {
+  readonly device: VhostUserDevice;
+  readonly recorder: Recorder;
+  readonly broken: { readonly ring: number; readonly reason: string }[];
+  readonly failures: Error[];
+  boot(options?: GuestOptions): Promise<HostileGuest>;
+}
+
+const open: { scene: Scene; guests: HostileGuest[] }[] = [];
+
+export async function openScene(options: Partial<VhostUserDeviceOptions> = {}): Promise<Scene> {
+  const device = new VhostUserDevice({ path: newPath(), ...options });
+  const guests: HostileGuest[] = [];
+  const scene: Scene = {
+    device,
+    recorder: new Recorder(device),
+    broken: [],
+    failures: [],
+    boot: async (guest) => {
+      const made = await HostileGuest.boot(device.path, guest);
+      guests.push(made);
+      return made;
+    },
+  };
+  device.on('broken', (ring, reason) => scene.broken.push({ ring, reason }));
+  device.on('failure', (error) => scene.failures.push(error));
+  open.push({ scene, guests });
+  await device.open();
+  return scene;
+}
+
+/** Ends all guests, then all devices; what was lent comes back last. */
+export async function endScenes(): Promise<void> {
+  for (const { scene, guests } of open.splice(0)) {
+    for (const guest of guests) guest.end();
+    await soon('the front-ends are gone', () => scene.device.state !== 'connected');
+    await scene.device.close();
+    scene.recorder.release();
+  }
+}
+
+/** A guest that does nothing wrong. */
+export class Witness {
+  readonly scene: Scene;
+  readonly guest: HostileGuest;
+  #seed = 0;
+
+  private constructor(scene: Scene, guest: HostileGuest) {
+    this.scene = scene;
+    this.guest = guest;
+  }
+
+  static async arrive(): Promise<Witness> {
+    const scene = await openScene();
+    return new Witness(scene, await scene.boot());
+  }
+
+  /** A frame there, and one back. */
+  async testifies(): Promise<void> {
+    const { guest, scene } = this;
+    const { frames } = scene.recorder;
+    this.#seed += 1;
+    const frame = frameOf(700, this.#seed);
+    guest.tx.driver.reap();
+    guest.rx.driver.reap();
+    const came = frames.length;
+    guest.send(frame);
+    await soon('the frame of the witness', () => frames.length > came);
+    assert.deepEqual(frames.pop()?.bytes, frame);
+    await soon('its descriptor', () => guest.tx.driver.reap().length === 1);
+    guest.post(PAYLOAD + 0x1000, 2000);
+    assert.equal(deliver(scene, frame), 1);
+    await soon('the frame for the witness', () => guest.rx.driver.reap().length === 1);
+    assert.deepEqual(guest.read(PAYLOAD + 0x1000 + VNET_BYTES, frame.length), frame);
+    assert.deepEqual([scene.broken, scene.failures], [[], []]);
+  }
+}
+
+/** Gives one frame of the host's to the guest of a scene. 1: it took it. */
+export function deliver({ device }: Scene, frame: Uint8Array): number {
+  const table = createHostTable(1, frame.length);
+  table.addHead(frame.length);
+  table.bytes.set(frame, table.headAt(0));
+  return device.send(table, Uint32Array.of(0), 0, 1);
+}
+
+/** A frame whose bytes tell where they are from. */
+export function frameOf(bytes: number, seed = 0): Uint8Array {
+  return Uint8Array.from({ length: bytes }, (_, i) => (i * 7 + seed * 13 + 1) & 0xff);
+}
+
+/** Descriptors of this process, without the one that looks. */
+export function openFds(): number {
+  return readdirSync('/proc/self/fd').length - 1;
+}
+
+/** Mappings of guests' memory. */
+export function guestMappings(): number {
+  return readFileSync('/proc/self/maps', 'utf8')
+    .split('\n')
+    .filter((line) => line.includes('memfd:hostile')).length;
+}
