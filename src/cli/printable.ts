@@ -7,7 +7,16 @@ export function printable(text: string): string {
 
 /** Indented JSON in which such characters are escaped, too; JSON itself escapes those below U+0020 alone. */
 export function printableJson(value: unknown): string {
-  return JSON.stringify(value, null, 2).replace(
+  return escaped(JSON.stringify(value, null, 2));
+}
+
+/** The same in one line. */
+export function printableJsonLine(value: unknown): string {
+  return escaped(JSON.stringify(value));
+}
+
+function escaped(json: string): string {
+  return json.replace(
     /[\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g,
     (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`,
   );

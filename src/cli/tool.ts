@@ -1,7 +1,7 @@
 /**
  * What the subcommands of `zerotx` share: where output goes, whether it may be coloured, and the exit code.
  *
- * Exit codes: 0 all is well, 1 what was looked at or run failed, 2 the command line is wrong, 130 interrupted.
+ * Exit codes: 0 all is well, 1 what was looked at or run failed, 2 the command line or a file is wrong, 130 or 143 ended by a signal.
  */
 import type { Command } from 'commander';
 
@@ -15,7 +15,7 @@ export interface Tool {
   error(text: string): void;
   /** Fires at the first SIGINT or SIGTERM; the second ends the process. */
   readonly signal: AbortSignal;
-  /** What the process exits with, once nothing keeps it alive. Null, as it begins: 0, or 130 if `signal` fired. */
+  /** What the process exits with, once nothing keeps it alive. Null, as it begins: 0, or 128 and the signal's number if `signal` fired. */
   exitCode: number | null;
 }
 

@@ -4,14 +4,23 @@
  * into the list.
  */
 import { readFileSync } from 'node:fs';
+import { constants } from 'node:os';
 import { Command, CommanderError } from 'commander';
 import { doctorCommand } from './doctor/command.ts';
 import { explainCommand } from './explain/command.ts';
 import { msgZerocopyCommand } from './msg-zerocopy/command.ts';
 import { printable } from './printable.ts';
+import { switchCommand } from './switch/command.ts';
 import type { Subcommand, Tool } from './tool.ts';
+import { vhostCommand } from './vhost/command.ts';
 
-const subcommands: readonly Subcommand[] = [doctorCommand, explainCommand, msgZerocopyCommand];
+const subcommands: readonly Subcommand[] = [
+  doctorCommand,
+  explainCommand,
+  msgZerocopyCommand,
+  switchCommand,
+  vhostCommand,
+];
 
 const examples = `
 Examples:
@@ -20,12 +29,16 @@ Examples:
   zerotx doctor --json | jq .        for programs
   zerotx explain 4711                why the sockets of that process copied
   zerotx msg-zerocopy tcp -z         send by MSG_ZEROCOPY, and measure it
+  zerotx vhost --socket vm1.sock --uplink tap:tap0
+                                     a network card for a virtual machine
+  zerotx switch lab.yaml             a switch between virtual machines, taps and tunnels
   zerotx help doctor                 its options
 
-Exit codes: 0 all is well, 1 something failed, 2 the command line is wrong, 130 interrupted.`;
+Exit codes: 0 all is well, 1 something failed, 2 the command line or a file is wrong, 130 or 143 ended by a signal.`;
 
 const USAGE = 2;
-const INTERRUPTED = 130;
+/** What a shell shows for a tool that a signal ended: 128 and its number. Of the first one that came. */
+let signalled: number | null = null;
 /** What a shell shows for a tool that SIGPIPE ended; Node ignores the signal and reports EPIPE. */
 const BROKEN_PIPE = 141;
 
@@ -45,24 +58,26 @@ async function main(args: readonly string[]): Promise<number> {
     await program.parseAsync(args, { from: 'user' });
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : USAGE;
-    if (tool.signal.aborted) return INTERRUPTED;
+    if (signalled !== null) return signalled;
     const code = (error as NodeJS.ErrnoException).code;
     // Without a code it is a bug, and its stack is what one wants to see.
     if (!(error instanceof Error) || code === undefined) throw error;
     tool.error(`zerotx: ${printable(error.message)}`);
     return 1;
   }
-  return tool.exitCode ?? (tool.signal.aborted ? INTERRUPTED : 0);
+  return tool.exitCode ?? signalled ?? 0;
 }
 
 function terminalTool(): Tool {
   const ending = new AbortController();
-  const interrupt = (): void => {
-    if (ending.signal.aborted) process.exit(INTERRUPTED);
-    ending.abort();
-  };
-  process.on('SIGINT', interrupt);
-  process.on('SIGTERM', interrupt);
+  for (const name of ['SIGINT', 'SIGTERM'] as const) {
+    process.on(name, () => {
+      const code = 128 + constants.signals[name];
+      if (signalled !== null) process.exit(code);
+      signalled = code;
+      ending.abort();
+    });
+  }
   for (const stream of [process.stdout, process.stderr]) {
     stream.on('error', (error: NodeJS.ErrnoException) =>
       process.exit(error.code === 'EPIPE' ? BROKEN_PIPE : 1),

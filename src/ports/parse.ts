@@ -70,7 +70,7 @@ class Settings {
     for (const [i, part] of rest.split(',').entries()) {
       const [, key, value] = /^([a-z]+)=(.*)$/s.exec(part) ?? [];
       if (key !== undefined) this.#values.set(key, [...(this.#values.get(key) ?? []), value as string]);
-      else if (i === 0 && part !== '') this.place = part;
+      else if (i === 0) this.place = part === '' ? undefined : part;
       else if (/^[a-z]+$/.test(part)) this.#values.set(part, ['']);
       else throw bad(text, `${JSON.stringify(part)} is no setting`);
     }

@@ -94,10 +94,11 @@ describe("DPDK's front-end at a switch", () => {
 
   it('there and back', { timeout: 100_000 }, async () => {
     const lab = await LabProcess.start(path('echo.yaml'), {
-      a: { vhost: 'echo-a.sock', macs: [MACS[0]] },
-      b: { vhost: 'echo-b.sock', macs: [MACS[1]] },
+      a: { vhost: 'echo-a.sock' },
+      b: { vhost: 'echo-b.sock' },
     });
-    const source = await front('echo-a', { forward: 'flowgen', extra: [`--eth-peer=0,${MACS[1]}`] });
+    // What comes has addresses of its own, which are exchanged for the way back.
+    const source = await front('echo-a', { forward: 'flowgen' });
     const echo = await front('echo-b', { forward: 'macswap' });
     await lab.up('a', 'b');
     await until(async () => ({ done: (await source.counters()).rxPackets > 10_000, seen: null }));
@@ -131,25 +132,29 @@ describe("two of DPDK's front-ends at a link", () => {
     for (const device of devices) await device.close();
   });
 
-  it('io: all that is sent comes back, since a link holds back and drops nothing', {
+  it('io: a link holds back, and drops nothing', {
     timeout: 100_000,
   }, async () => {
     const echo = await front('link-b', { forward: 'io' });
     const source = await front('link-a', { forward: 'flowgen' });
     await until(async () => ({ done: (await source.counters()).rxPackets > 10_000, seen: null }));
     await source.command('stop');
-    let [sent, returned]: TestpmdCounters[] = [];
+    const both = async (): Promise<readonly [TestpmdCounters, TestpmdCounters]> => [
+      await source.counters(),
+      await echo.counters(),
+    ];
     await until(async () => {
-      [sent, returned] = [await source.counters(), await echo.counters()];
+      const [sent, returned] = await both();
       const seen = { sent, returned, stats: devices.map((device) => device.stats()) };
       return {
         done: returned.rxPackets === sent.txPackets && devices[1]?.counters.rxFrames === returned.txPackets,
         seen,
       };
     });
-    console.log(`there: ${sent?.txPackets}, back: ${returned?.txPackets}`);
+    const [sent, returned] = await both();
+    console.log(`there: ${sent.txPackets}, back: ${returned.txPackets}`);
     const [a, b] = devices.map((device) => device.counters);
-    assert.deepEqual([a?.rxFrames, b?.txFrames], [sent?.txPackets, returned?.rxPackets]);
+    assert.deepEqual([a?.rxFrames, b?.txFrames], [sent.txPackets, returned.rxPackets]);
     assert.equal(a?.txFrames, b?.rxFrames);
   });
 });
@@ -178,13 +183,15 @@ describe("DPDK's front-end comes and goes", () => {
     let lab = await LabProcess.start(path('served.yaml'), ports);
     const testpmd = await front('served', { listens: true, forward: 'txonly', packetBytes: 500 });
     for (let i = 0; i < 3; i++) {
-      await lab.up('a');
-      await until(async () => ({ done: ((await lab.counters()).a?.rxFrames ?? 0) > 1000, seen: i }));
+      await until(async () => {
+        // It accepts a new connection when it is asked about its link.
+        await testpmd.command('show port info 0');
+        const { a } = await lab.counters();
+        return { done: (a?.rxFrames ?? 0) > 1000, seen: a };
+      });
       await lab.kill();
       lab = await LabProcess.start(path('served.yaml'), ports);
     }
-    await lab.up('a');
-    await testpmd.command('stop');
     await lab.stop();
   });
 });

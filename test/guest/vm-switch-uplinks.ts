@@ -89,13 +89,13 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
     });
   });
 
-  for (const { mtu, net, zeroCopy, properties } of [
-    { mtu: 1500, net: 22, zeroCopy: 'auto', properties: {} },
+  for (const { mtu, net, zerocopy, properties } of [
+    { mtu: 1500, net: 22, zerocopy: 'auto', properties: {} },
     // Without segments to be cut frames are the guest's own, and may be lent.
-    { mtu: 9000, net: 23, zeroCopy: 'force', properties: { host_tso4: false, host_tso6: false } },
+    { mtu: 9000, net: 23, zerocopy: 'force', properties: { host_tso4: false, host_tso6: false } },
   ]) {
     describe(`a guest and a kernel's VXLAN, with an MTU of ${mtu}`, () => {
-      const vxlan = { vni: 42, local: '10.9.0.1', remote: ['10.9.0.2'], mtu, zeroCopy };
+      const vxlan = { vni: 42, local: '10.9.0.1', remote: ['10.9.0.2'], mtu, zerocopy };
       before(() => {
         // Room for the tunnel's own headers.
         run(`ip link add u0 type veth peer name u1 netns ${far.pid}`, `ip link set u0 mtu ${mtu + 50} up`);
@@ -165,11 +165,11 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
     });
   });
 
-  for (const [zeroCopy, net] of [
+  for (const [zerocopy, net] of [
     ['force', 26],
     ['auto', 27],
   ] as const) {
-    describe(`a guest and a host, behind two switches with a stream between them; lending: ${zeroCopy}`, () => {
+    describe(`a guest and a host, behind two switches with a stream between them; lending: ${zerocopy}`, () => {
       const [port, tap] = [9000 + net, `far${net}`];
       let other: LabProcess;
       before(
@@ -179,7 +179,7 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
           far.run('ip address add 10.8.0.2/24 dev s1', 'ip link set s1 up');
           const ports = {
             host: { tap },
-            trunk: { stream: { listen: `10.8.0.2:${port}`, vnet: true, zeroCopy } },
+            trunk: { stream: { listen: `10.8.0.2:${port}`, vnet: true, zerocopy } },
           };
           other = await LabProcess.start(path(`far${net}.yaml`), ports, far);
           far.run(`ip address add 10.${net}.0.100/24 dev ${tap}`, `ip link set ${tap} up`);
@@ -190,7 +190,7 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
         await other?.stop();
         run('ip link del s0');
       });
-      const trunk = { stream: { connect: `10.8.0.2:${port}`, vnet: true, zeroCopy } };
+      const trunk = { stream: { connect: `10.8.0.2:${port}`, vnet: true, zerocopy } };
       const made = cabled(pair, { name: `trunk${net}`, net, path, right: null, ports: { trunk } });
 
       it("the guest's pages go to the kernel, and all bytes arrive", { timeout: 200_000 }, async () => {

@@ -159,13 +159,11 @@ export class HostileGuest {
     }
   }
 
-  /** A guest whose rings run. */
-  static async boot(path: string, options: GuestOptions = {}): Promise<HostileGuest> {
-    const guest = new HostileGuest(path, options);
-    await guest.greet();
-    assert.equal(await guest.tell([region(0, guest.memoryBytes)], [guest.ram]), 0);
-    for (const index of guest.rings.keys()) await guest.start(index);
-    return guest;
+  /** All that makes its rings run. */
+  async boot(): Promise<void> {
+    await this.greet();
+    assert.equal(await this.tell([region(0, this.memoryBytes)], [this.ram]), 0);
+    for (const index of this.rings.keys()) await this.start(index);
   }
 
   get features(): { eventIdx: boolean; indirect: boolean; inOrder: boolean } {
@@ -226,6 +224,12 @@ export class HostileGuest {
   async base(index: number): Promise<number> {
     const reply = await this.front.ask(vhost.VHOST_USER_GET_VRING_BASE, state(index, 0));
     return vhost.decodeState(reply)?.num ?? -1;
+  }
+
+  /** Reads replies that nobody waits for. */
+  forget(): void {
+    const bytes = new Uint8Array(65_536);
+    while (native().readv(this.front.fd, [bytes], 1) > 0);
   }
 
   /** A message of the session has come and gone: so have those before it. */

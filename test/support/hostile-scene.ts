@@ -5,9 +5,11 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { createHostTable } from '../../src/core/host-table.ts';
+import { native } from '../../src/sys/binding.ts';
 import { VhostUserDevice } from '../../src/vhost/device.ts';
 import type { VhostUserDeviceOptions } from '../../src/vhost/device-options.ts';
 import { type GuestOptions, HostileGuest, PAYLOAD, Recorder, soon, VNET_BYTES } from './hostile-guest.ts';
+import { RawFrontend } from './vhost-peer.ts';
 import { newPath } from './vhost-scene.ts';
 
 export interface Scene {
@@ -15,36 +17,55 @@ export interface Scene {
   readonly recorder: Recorder;
   readonly broken: { readonly ring: number; readonly reason: string }[];
   readonly failures: Error[];
+  /** A guest whose rings run. */
   boot(options?: GuestOptions): Promise<HostileGuest>;
+  /** A guest that has said nothing yet. */
+  guest(options?: GuestOptions): HostileGuest;
+  /** Only a socket. */
+  connect(): RawFrontend;
 }
 
-const open: { scene: Scene; guests: HostileGuest[] }[] = [];
+const open: { scene: Scene; guests: HostileGuest[]; fronts: RawFrontend[] }[] = [];
 
 export async function openScene(options: Partial<VhostUserDeviceOptions> = {}): Promise<Scene> {
   const device = new VhostUserDevice({ path: newPath(), ...options });
   const guests: HostileGuest[] = [];
+  const fronts: RawFrontend[] = [];
+  const guest = (given?: GuestOptions): HostileGuest => {
+    const made = new HostileGuest(device.path, given);
+    guests.push(made);
+    return made;
+  };
   const scene: Scene = {
     device,
     recorder: new Recorder(device),
     broken: [],
     failures: [],
-    boot: async (guest) => {
-      const made = await HostileGuest.boot(device.path, guest);
-      guests.push(made);
+    guest,
+    boot: async (given) => {
+      const made = guest(given);
+      await made.boot();
       return made;
+    },
+    connect: () => {
+      const front = RawFrontend.connect(device.path);
+      fronts.push(front);
+      return front;
     },
   };
   device.on('broken', (ring, reason) => scene.broken.push({ ring, reason }));
   device.on('failure', (error) => scene.failures.push(error));
-  open.push({ scene, guests });
+  open.push({ scene, guests, fronts });
   await device.open();
   return scene;
 }
 
 /** Ends all guests, then all devices; what was lent comes back last. */
 export async function endScenes(): Promise<void> {
-  for (const { scene, guests } of open.splice(0)) {
+  for (const { scene, guests, fronts } of open.splice(0)) {
     for (const guest of guests) guest.end();
+    // A test may have closed it.
+    for (const { fd } of fronts) native().close(fd);
     await soon('the front-ends are gone', () => scene.device.state !== 'connected');
     await scene.device.close();
     scene.recorder.release();

@@ -5,6 +5,7 @@ import { printableJson } from '../printable.ts';
 import { parseNumber } from '../stress/numbers.ts';
 import type { Tool } from '../tool.ts';
 import { type Companion, startCompanion } from './companion.ts';
+import { deadline } from './deadline.ts';
 import { Pump } from './pump.ts';
 import { receive } from './receiver.ts';
 import { headLine, receiveLine, type SendReport, sendLines, sendReport } from './report.ts';
@@ -102,15 +103,16 @@ export function msgZerocopyCommand(tool: Tool): Command {
 }
 
 async function receiveHere(tool: Tool, settings: Settings, json: boolean): Promise<void> {
-  const ends = settings.seconds === undefined ? [] : [AbortSignal.timeout(settings.seconds * 1000)];
+  const { seconds } = settings;
+  const end = deadline(tool.signal, seconds === undefined ? undefined : seconds * 1000);
   const received = await receive(settings, {
-    stop: AbortSignal.any([tool.signal, ...ends]),
+    stop: end.signal,
     listening: (address, port) => {
       const text = `receiving ${settings.test} at ${place(address, port)}`;
       if (json) tool.error(text);
       else tool.line(text);
     },
-  });
+  }).finally(() => end.clear());
   if (json) tool.line(printableJson({ role: 'receive', test: settings.test, ...received }));
   else tool.line(receiveLine(received));
   if (received.error !== null) tool.error(`zerotx: ${received.error}`);

@@ -16,6 +16,7 @@ import {
   UdpSocket,
 } from '../../net/index.ts';
 import { RdsNode } from '../../rds/index.ts';
+import { deadline } from './deadline.ts';
 import { addressOf, DEFAULT_PORT, place, type Settings } from './settings.ts';
 
 /** What happened to lent memory. */
@@ -145,15 +146,18 @@ async function openRds(settings: Settings, to: Resolved, localAddress: string | 
   const { address, port, family, signal } = to;
   const node = await RdsNode.open({ address: localAddress as string, ...lending(settings) });
   const socket = node.bind(0, { zerocopy: settings.zerocopy });
+  const contact = deadline(signal, CONTACT_MS);
   try {
     // Port 0 answers with an empty message. Without it a peer that is not there would be waited for.
     socket.sendmsg(new Uint8Array(0), { address, port: 0 });
-    await once(socket, 'readable', { signal: AbortSignal.any([signal, AbortSignal.timeout(CONTACT_MS)]) });
+    await once(socket, 'readable', { signal: contact.signal });
     socket.recvmsg();
   } catch (error) {
     await node.close();
     if (signal.aborted) throw error;
     throw new ZerotxError('ETIMEDOUT', `no answer within ${CONTACT_MS} ms`, { cause: error });
+  } finally {
+    contact.clear();
   }
   // Shared memory cannot be taken away from its owner, so every runtime may lend it.
   const payload = new Uint8Array(new SharedArrayBuffer(settings.payloadBytes));

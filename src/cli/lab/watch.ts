@@ -1,0 +1,77 @@
+/** Opens ports, and tells what happens to them, beside whoever joined them: only one can listen to `onChange`. */
+import { type PcapPort, type Port, ZerotxError } from '../../ports/index.ts';
+import type { VhostUserDevice } from '../../vhost/index.ts';
+import type { CaptureFile } from './capture-file.ts';
+import type { Tell } from './events.ts';
+
+/** Opens a port; what it throws says which one. */
+export async function openPort(port: Port): Promise<void> {
+  try {
+    await port.open();
+  } catch (error) {
+    const { code, message } = error as NodeJS.ErrnoException;
+    if (code === undefined) throw error;
+    throw new ZerotxError(code, `${port.name}: ${message}`, { cause: error });
+  }
+}
+
+/** What may fail and tells nobody. */
+interface Failing {
+  readonly failure: Error | null;
+}
+
+export class PortWatch {
+  readonly #tell: Tell;
+  readonly #failing = new Map<Failing, { readonly port: string; readonly event: 'lost' | 'capture' }>();
+  #isOver = false;
+
+  constructor(tell: Tell) {
+    this.#tell = (event) => {
+      if (!this.#isOver) tell(event);
+    };
+  }
+
+  /**
+   * Tells when `port` goes up and down. To be called when it has been joined; `isFinal`: a port of this kind does not come up
+   * again, as a tap whose device was removed.
+   */
+  port(port: Port, isFinal: boolean): void {
+    let wasUp = port.isUp;
+    const joined = port.onChange;
+    port.onChange = () => {
+      joined?.();
+      if (port.isUp === wasUp) return;
+      wasUp = port.isUp;
+      this.#tell({ event: 'link', port: port.name, up: wasUp });
+      if (!wasUp && isFinal) this.#tell({ event: 'lost', port: port.name, reason: 'its device is gone' });
+    };
+    if ('failure' in port) this.#failing.set(port as PcapPort, { port: port.name, event: 'lost' });
+  }
+
+  /** Tells of a device's socket, its guest, and what these do wrong. */
+  device(device: VhostUserDevice): void {
+    const port = device.name;
+    device.on('state', (state) => this.#tell({ event: 'socket', port, state, path: device.path }));
+    device.on('link', (up) => this.#tell({ event: 'link', port, up }));
+    device.on('broken', (ring, reason) => this.#tell({ event: 'ring', port, ring, reason }));
+    device.on('failure', ({ message }) => this.#tell({ event: 'disconnect', port, reason: message }));
+  }
+
+  file(port: string, file: CaptureFile): void {
+    this.#failing.set(file, { port, event: 'capture' });
+  }
+
+  /** Looks for failures that came since the last time. */
+  check(): void {
+    for (const [failing, { port, event }] of this.#failing) {
+      if (failing.failure === null) continue;
+      this.#failing.delete(failing);
+      this.#tell({ event, port, reason: failing.failure.message });
+    }
+  }
+
+  /** Tells nothing any more: what happens now was asked for. */
+  end(): void {
+    this.#isOver = true;
+  }
+}
