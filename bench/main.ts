@@ -16,6 +16,7 @@ const suites: Record<string, () => Promise<{ suite: Suite }>> = {
   baselines: () => import('./suites/baselines.ts'),
   net: () => import('./suites/net.ts'),
   rds: () => import('./suites/rds.ts'),
+  vhost: () => import('./suites/vhost.ts'),
   wirepeer: () => import('./suites/wirepeer.ts'),
 };
 

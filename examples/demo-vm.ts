@@ -73,7 +73,7 @@ async function main(folder: string): Promise<boolean> {
   const again = await Guest.plug(folder, 'vm1');
   await joined(lending, far, vm3);
   // Small frames are cheaper to copy, wherever they go.
-  results.push(await measure('over TCP, zero-copy', sizes[2], again, vm3, [lending, far]));
+  results.push(await measure('over TCP, zerocopy: force', sizes[2], again, vm3, [lending, far]));
   await Promise.all([again.nic.close(), vm3.nic.close()]);
   await Promise.all([lending.stop(), far.stop()]);
   console.log(table(results));
@@ -343,7 +343,7 @@ function table(results: readonly Result[]): string {
     ['compared', ({ frames, wrong }) => (wrong === 0 ? `${frames}` : `${wrong} WRONG`)],
   ];
   const line = (first: string, cells: readonly string[]): string =>
-    `  ${first.padEnd(20)}${cells.map((cell, i) => cell.padStart(i === 0 ? 9 : 13)).join('')}`;
+    `  ${first.padEnd(28)}${cells.map((cell, i) => cell.padStart(i === 0 ? 9 : 13)).join('')}`;
   return [
     '',
     line(
@@ -366,7 +366,7 @@ CPU is that of the switches, one or two of them, for each frame; the driver side
 Guest to guest is one copy, from the memory of one guest to that of the other: there is no way to lend there.
 
 Over TCP, copying: the bytes are copied into the kernel, by the kernel to the other switch, and to the guest.
-Over TCP, zero-copy: the guest's own memory is lent to the kernel (zerocopy: force). But this is loopback, where the receiver is on
+Over TCP, zerocopy: force: the guest's own memory is lent to the kernel, wherever it goes. But this is loopback, where the receiver is on
 this host, and the kernel copies what was lent when it is delivered. The device sees that, and soon lends no more than a frame now
 and then, to find out whether it is still so: what is lent stays small, and all of it is copied. Lending pays where a network card
 reads the pages itself: frames of 16 KiB and more, to another machine. Nothing here shows that it does.

@@ -189,7 +189,7 @@ static napi_value zt_frames_sendmmsg(napi_env napi, napi_callback_info info) {
   return number(&call, batch.count);
 }
 
-/* --- streams, and lent frames --- */
+/* --- streams --- */
 
 static ssize_t send_list(int fd, struct slot *slot, const struct list *list, int32_t flags) {
   flags |= MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -219,30 +219,6 @@ static napi_value zt_frames_stream(napi_env napi, napi_callback_info info) {
     if (list.bytes == 0) return number(&call, -error);
     break;
   }
-  if (list.bytes == 0) return number(&call, 0);
-  return outcome(&call, send_list(fd, slot, &list, flags));
-}
-
-static napi_value zt_frames_send_lent(napi_env napi, napi_callback_info info) {
-  struct iovec entries[ENTRIES_MAX];
-  CALL(call);
-  ARG_INT(call, 0, fd);
-  ARG_UINT(call, 2, frame);
-  ARG_INT(call, 4, flags);
-  ARG_UINT(call, 5, skip);
-  TABLE(call, 1, table);
-  ARG_BYTES(call, 3, head);
-  SLOT(call, fd, slot);
-  LOOKUP(lookup, call.env);
-  struct pieces tail;
-  if (frame >= table.frames) return number(&call, -EINVAL);
-  const struct record *record = &table.records[frame];
-  if (!pieces_of_segments(&table, record->tail_start, record->tail_count, &lookup, &tail))
-    return number(&call, -EINVAL);
-  struct list list = {.entries = entries, .room = ENTRIES_MAX, .skip = skip, .bytes_max = SIZE_MAX};
-  if (head.length > 0) list_add(&list, head.data, head.length);
-  int error = list_add_pieces(&list, &tail);
-  if (error != 0) return number(&call, error == ENOSPC ? -EMSGSIZE : -error);
   if (list.bytes == 0) return number(&call, 0);
   return outcome(&call, send_list(fd, slot, &list, flags));
 }
@@ -320,7 +296,6 @@ const struct export frames_io_exports[] = {
     {"framesWrite", zt_frames_write},
     {"framesSendmmsg", zt_frames_sendmmsg},
     {"framesStream", zt_frames_stream},
-    {"framesSendLent", zt_frames_send_lent},
     {"framesRead", zt_frames_read},
     {"framesRecvmmsg", zt_frames_recvmmsg},
     {NULL, NULL},

@@ -34,13 +34,15 @@ Examples:
   zerotx switch lab.yaml             a switch between virtual machines, taps and tunnels
   zerotx help doctor                 its options
 
-Exit codes: 0 all is well, 1 something failed, 2 the command line or a file is wrong, 130 or 143 ended by a signal.`;
+Exit codes: 0 all is well, 1 something failed, 2 the command line or a file is wrong, 130 or 143 ended by a signal,
+141 nobody reads what it prints.`;
 
 const USAGE = 2;
 /** What a shell shows for a tool that a signal ended: 128 and its number. Of the first one that came. */
 let signalled: number | null = null;
 /** What a shell shows for a tool that SIGPIPE ended; Node ignores the signal and reports EPIPE. */
 const BROKEN_PIPE = 141;
+let isPipeBroken = false;
 
 async function main(args: readonly string[]): Promise<number> {
   const tool = terminalTool();
@@ -65,7 +67,7 @@ async function main(args: readonly string[]): Promise<number> {
     tool.error(`zerotx: ${printable(error.message)}`);
     return 1;
   }
-  return tool.exitCode ?? signalled ?? 0;
+  return isPipeBroken ? BROKEN_PIPE : (tool.exitCode ?? signalled ?? 0);
 }
 
 function terminalTool(): Tool {
@@ -73,25 +75,30 @@ function terminalTool(): Tool {
   for (const name of ['SIGINT', 'SIGTERM'] as const) {
     process.on(name, () => {
       const code = 128 + constants.signals[name];
-      if (signalled !== null) process.exit(code);
+      if (ending.signal.aborted) process.exit(code);
       signalled = code;
       ending.abort();
     });
   }
   for (const stream of [process.stdout, process.stderr]) {
-    stream.on('error', (error: NodeJS.ErrnoException) =>
-      process.exit(error.code === 'EPIPE' ? BROKEN_PIPE : 1),
-    );
+    stream.on('error', (error: NodeJS.ErrnoException) => {
+      if (error.code !== 'EPIPE' || !tool.endsOnBrokenPipe)
+        process.exit(error.code === 'EPIPE' ? BROKEN_PIPE : 1);
+      isPipeBroken = true;
+      ending.abort();
+    });
   }
   const { NO_COLOR, TERM } = process.env;
-  return {
+  const tool: Tool = {
     version: packageVersion(),
     color: process.stdout.isTTY === true && (NO_COLOR ?? '') === '' && TERM !== 'dumb',
     line: (text) => process.stdout.write(`${text}\n`),
     error: (text) => process.stderr.write(`${text}\n`),
+    endsOnBrokenPipe: false,
     signal: ending.signal,
     exitCode: null,
   };
+  return tool;
 }
 
 function packageVersion(): string {

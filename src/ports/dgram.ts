@@ -14,6 +14,7 @@
 import { unlinkSync } from 'node:fs';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_STATUS, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
+import { createHostTable } from '../core/host-table.ts';
 import {
   type Capability,
   type FrameReceiver,
@@ -29,7 +30,6 @@ import { encodeSockaddrUn } from '../wire/sockaddr.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import { resolveHost } from './address.ts';
 import { type PortClock, systemClock } from './clock.ts';
-import { hostTable } from './host-table.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 
@@ -126,7 +126,7 @@ export class DgramPort implements Port, PacketQueueHandler {
       sys.setsockoptInt(fd, SOL_SOCKET, SO_SNDBUF, bufferBytes);
       sys.setsockoptInt(fd, SOL_SOCKET, SO_RCVBUF, bufferBytes);
       const headBytes = Math.min(FRAME_BYTES_MAX, this.capability.mtu + 18);
-      const table = hostTable({ frames: BATCH_FRAMES, headBytes });
+      const table = createHostTable(BATCH_FRAMES, headBytes);
       this.#queue = new PacketQueue({
         fd,
         clock: this.#clock,

@@ -14,7 +14,7 @@ import type { PortCounters } from '../core/port.ts';
 import { EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import type { PortClock } from './clock.ts';
-import { dropBad, dropFirst } from './host-table.ts';
+import { dropBad, dropFirst } from './receiving.ts';
 
 export interface PacketQueueOptions {
   readonly fd: number;

@@ -37,7 +37,7 @@ const makers: Readonly<Record<PortKind, Maker>> = {
 export function parsePort(text: string): Port {
   const colon = text.indexOf(':');
   const kind = text.slice(0, Math.max(0, colon));
-  if (!isKind(kind)) throw bad(text, `it begins with one of ${PORT_KINDS.map((one) => `${one}:`).join(' ')}`);
+  if (!isKind(kind)) throw bad(text, `it begins with one of ${KINDS_TEXT}${meant(text)}`);
   const settings = new Settings(text, text.slice(colon + 1));
   try {
     const port = makers[kind](settings);
@@ -48,6 +48,16 @@ export function parsePort(text: string): Port {
     if (error instanceof RangeError) throw bad(text, error.message);
     throw error;
   }
+}
+
+const KINDS_TEXT = PORT_KINDS.map((one) => `${one}:`).join(' ');
+
+/** A place without its kind, as `tap0`. */
+function meant(text: string): string {
+  const [, named] = /^(tap|macvtap)\d*(?:,|$)/.exec(text) ?? [];
+  const kind =
+    named ?? (/^unix:|:\d+(?:,|$)/.test(text) ? 'stream' : /\.pcap(?:,|$)/.test(text) ? 'pcap' : null);
+  return kind === null ? '' : `; did you mean ${kind}:${text}?`;
 }
 
 function isKind(text: string): text is PortKind {
@@ -64,6 +74,8 @@ class Settings {
   /** The first one, without a name. */
   readonly place: string | undefined;
   readonly #values = new Map<string, string[]>();
+  /** Names that were asked for. */
+  readonly #known = new Set<string>();
 
   constructor(text: string, rest: string) {
     this.text = text;
@@ -81,6 +93,7 @@ class Settings {
   }
 
   all(key: string): string[] {
+    this.#known.add(key);
     const values = this.#values.get(key) ?? [];
     this.#values.delete(key);
     return values;
@@ -94,7 +107,7 @@ class Settings {
 
   flag(key: string): boolean {
     const value = this.take(key);
-    if (value !== undefined && value !== '') throw bad(this.text, `${key} has no value`);
+    if (value !== undefined && value !== '') throw bad(this.text, `${key} takes no value: write ,${key}`);
     return value !== undefined;
   }
 
@@ -118,7 +131,11 @@ class Settings {
 
   end(): void {
     const [key] = this.#values.keys();
-    if (key !== undefined) throw bad(this.text, `there is no setting ${key} here`);
+    if (key === undefined) return;
+    const known = [...this.#known].sort();
+    const near = known.find((one) => one.slice(0, 2) === key.slice(0, 2));
+    const hint = near === undefined ? `there are ${known.join(', ')}` : `did you mean ${near}?`;
+    throw bad(this.text, `there is no setting ${key} here: ${hint}`);
   }
 }
 

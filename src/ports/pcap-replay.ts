@@ -2,6 +2,7 @@
 import { type FileHandle, open } from 'node:fs/promises';
 import { ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
+import { createHostTable } from '../core/host-table.ts';
 import type { PortCounters } from '../core/port.ts';
 import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import {
@@ -16,7 +17,7 @@ import {
 } from '../wire/pcap.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import type { PortClock } from './clock.ts';
-import { dropFirst, hostTable } from './host-table.ts';
+import { dropFirst } from './receiving.ts';
 
 export interface ReplayOptions {
   readonly clock: PortClock;
@@ -56,7 +57,7 @@ export class PcapReplay {
     this.#file = file;
     this.#format = format;
     this.#options = options;
-    this.#table = hostTable({ frames: BATCH_FRAMES, headBytes: FRAME_BYTES_MAX });
+    this.#table = createHostTable(BATCH_FRAMES, FRAME_BYTES_MAX);
     this.done = new Promise((resolve) => {
       this.#finished = resolve;
     });

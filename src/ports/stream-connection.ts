@@ -101,7 +101,7 @@ export class StreamConnection {
     return this.#sender.engine.outstanding;
   }
 
-  /** `linger`: what was accepted is delivered. */
+  /** `linger`: what the kernel has taken is delivered. Frames that were begun and wait here are not. */
   close(how: 'linger' | 'abort' = 'linger'): void {
     if (this.#isClosed) return;
     this.#isClosed = true;

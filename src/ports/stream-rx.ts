@@ -12,10 +12,11 @@
  */
 import { errnoOf } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable, HEAD_AT, HEAD_BYTES } from '../core/frames.ts';
+import { createHostTable } from '../core/host-table.ts';
 import type { Native } from '../sys/binding.ts';
 import { FRAME_BYTES_MAX, FRAME_REFUSED, STREAM_PREFIX_BYTES, wholeFrame } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
-import { dropFirst, hostTable } from './host-table.ts';
+import { dropFirst } from './receiving.ts';
 import { readVnetHeader } from './vnet.ts';
 
 export interface ReceiverOptions {
@@ -52,11 +53,10 @@ export class StreamReceiver {
   #to: number;
   #isBlocked = false;
 
-  /** Throws ENOMEM. */
   constructor(options: ReceiverOptions) {
     this.#options = options;
     this.#headerBytes = options.vnet ? VNET_HEADER_BYTES : 0;
-    this.#table = hostTable({ frames: FRAMES, headBytes: ROOM_BYTES_PER_FRAME });
+    this.#table = createHostTable(FRAMES, ROOM_BYTES_PER_FRAME);
     this.#base = this.#table.headAt(0);
     this.#from = this.#base;
     this.#to = this.#base;

@@ -12,7 +12,7 @@
  * With `vnet` both ends have a vnet header before each frame, and offloads go through; passt and QEMU have none.
  */
 import { isIP } from 'node:net';
-import { errnoOf, ZerotxError } from '../core/errors.ts';
+import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import {
   type Capability,
@@ -74,6 +74,8 @@ export class StreamPort implements Port, ConnectionHandler {
   /** Connections refused because there was one, or closed because of what the peer sent. */
   refusedConnections = 0;
   hostileConnections = 0;
+  /** Why there is no connection: what connecting met last, or what the last connection ended with. Null: there is one, or no reason. */
+  lastError: Error | null = null;
   readonly #options: StreamOptions;
   readonly #clock: PortClock;
   readonly #counters: PortCounters = portCounters();
@@ -136,6 +138,14 @@ export class StreamPort implements Port, ConnectionHandler {
     return this.#listener?.address?.port ?? 0;
   }
 
+  /** Where it waits for its peer, as HOST:PORT or unix:PATH; null: it connects. */
+  get listensAt(): string | null {
+    const { listen, address = '127.0.0.1', port = 0, path } = this.#options;
+    if (listen !== true) return null;
+    if (path !== undefined) return `unix:${path}`;
+    return `${isIP(address) === 6 ? `[${address}]` : address}:${this.listeningPort || port}`;
+  }
+
   send(table: FrameTable, which: Uint32Array, from: number, count: number): number {
     if (!this.#isUp) {
       this.#counters.txDropped += count - from;
@@ -177,6 +187,7 @@ export class StreamPort implements Port, ConnectionHandler {
 
   up(): void {
     this.#isUp = true;
+    this.lastError = null;
     this.#upSinceMs = this.#clock.now();
     this.onChange?.();
   }
@@ -188,8 +199,11 @@ export class StreamPort implements Port, ConnectionHandler {
       this.#counters.rxErrors += 1;
     }
     // A peer that accepts, and closes at once, is no better than one that is not there.
-    if (this.#isUp && this.#clock.now() - this.#upSinceMs >= STEADY_MS) this.#backoffMs = 0;
+    const wasUp = this.#isUp;
+    if (wasUp && this.#clock.now() - this.#upSinceMs >= STEADY_MS) this.#backoffMs = 0;
+    this.lastError = errno === 0 ? null : errnoError(errno, wasUp ? 'recv' : 'connect');
     this.#gone();
+    if (!wasUp) this.onChange?.();
     if (this.#isOpen && this.#listener === null) this.#dialLater();
   }
 
@@ -229,14 +243,17 @@ export class StreamPort implements Port, ConnectionHandler {
     const dialled = (fd: number): void => {
       if (this.#isOpen && fd >= 0) this.#adopt(fd, true);
       else if (fd >= 0) native().close(fd);
-      else this.#dialLater();
+      else later(errnoError(fd, 'connect'));
+    };
+    const later = (error: Error): void => {
+      if (!this.#isOpen) return;
+      this.lastError = error;
+      this.onChange?.();
+      this.#dialLater();
     };
     if (path !== undefined || isIP(address) !== 0) dialled(dialStream(path ?? null, address, port));
     else {
-      resolveHost(address).then(
-        (ip) => dialled(dialStream(null, ip, port)),
-        () => dialled(-1),
-      );
+      resolveHost(address).then((ip) => dialled(dialStream(null, ip, port)), later);
     }
   }
 

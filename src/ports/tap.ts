@@ -13,6 +13,7 @@
  */
 import { checkInteger } from '../core/arguments.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
+import { createHostTable } from '../core/host-table.ts';
 import {
   type Capability,
   type FrameReceiver,
@@ -28,7 +29,6 @@ import { flowHash } from '../wire/flow.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
 import { type PortClock, systemClock } from './clock.ts';
-import { hostTable } from './host-table.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 import { writeVnetHeader } from './vnet.ts';
@@ -153,7 +153,7 @@ export class TapPort implements Port, PacketQueueHandler {
     const sys = this.#sys;
     try {
       const headBytes = offloads === 0 ? PLAIN_FRAME_BYTES : LONG_FRAME_BYTES;
-      const table = hostTable({ frames: BATCH_FRAMES, headBytes });
+      const table = createHostTable(BATCH_FRAMES, headBytes);
       const queue = new PacketQueue({
         fd,
         clock: this.#clock,

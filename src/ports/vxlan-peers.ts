@@ -5,7 +5,7 @@
  * Bounded, because whoever is at the other end may invent source addresses without end: when the table is full and nobody
  * in it is silent, a new address stays unknown, and frames for it go to all.
  */
-export const PEERS_MAX = 4096;
+const PEERS_MAX = 4096;
 export const PEER_AGE_MS: number = 300 * 1000;
 /** lookUp(): to all of them. */
 export const EVERYBODY = -1;

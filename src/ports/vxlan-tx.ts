@@ -92,12 +92,8 @@ export class VxlanSender implements PacketQueueHandler {
     while (at < count && !this.#queue.isBlocked) {
       let end = at;
       while (end < count && !this.#wants(table, which[end] as number, chooser)) end += 1;
-      if (end > at) {
-        const next = this.#copy(table, which, at, end);
-        if (next < end) return next;
-        at = end;
-      }
-      if (end < count) at = this.#lend(table, which, end);
+      if (end > at) at = this.#copy(table, which, at, end);
+      if (at === end && end < count) at = this.#lend(table, which, end);
     }
     if (this.engine.outstanding > 0) this.#watchCompletions();
     return at;
@@ -168,8 +164,10 @@ export class VxlanSender implements PacketQueueHandler {
     }
     batch.add(table, frame, headers(), 0, VXLAN_HEADER_BYTES, tail);
     this.#batch = batch;
+    const { lentCalls } = this.engine.counters;
     if (!this.#pump()) this.#queue.block();
-    else if (chooser !== null)
+    // The kernel agreed.
+    else if (chooser !== null && this.engine.counters.lentCalls > lentCalls)
       chooser.measured(frameBytes(table, frame), true, (clock.now() - startMs) * 1e6);
     return at + 1;
   }

@@ -23,6 +23,7 @@ import { isIP } from 'node:net';
 import { checkInteger } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_STATUS, FRAME_WORDS, type FrameTable, HEAD_AT } from '../core/frames.ts';
+import { createHostTable } from '../core/host-table.ts';
 import {
   type Capability,
   type FrameReceiver,
@@ -39,7 +40,6 @@ import { SOCKADDR_BYTES } from '../wire/sockaddr.ts';
 import { encodeVxlan, VNI_MAX, VXLAN_HEADER_BYTES, VXLAN_PORT, vxlanVni } from '../wire/vxlan.ts';
 import { DATAGRAM_PRIORS, LEND_BYTES_MIN, LendChooser } from './chooser.ts';
 import { type PortClock, systemClock } from './clock.ts';
-import { hostTable } from './host-table.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 import { EVERYBODY, VxlanPeers } from './vxlan-peers.ts';
@@ -231,7 +231,7 @@ export class VxlanPort implements Port, PacketQueueHandler {
     const fd = openVxlanReceiver(remotes[0] as string, local, port, bufferBytes);
     try {
       // With a VLAN tag in the frame, too.
-      const table = hostTable({ frames: BATCH_FRAMES, headBytes: mtu + ETHERNET_BYTES + 4 });
+      const table = createHostTable(BATCH_FRAMES, mtu + ETHERNET_BYTES + 4);
       const headers = new Uint8Array(BATCH_FRAMES * VXLAN_HEADER_BYTES);
       const sources = new Uint8Array(BATCH_FRAMES * SOCKADDR_BYTES);
       const read = (): number => {
@@ -258,7 +258,7 @@ export class VxlanPort implements Port, PacketQueueHandler {
   #check(table: FrameTable, frame: number, headers: Uint8Array, sources: Uint8Array): void {
     const record = frame * FRAME_WORDS;
     if ((table.records[record + FRAME_STATUS] as number) !== 0) return;
-    const remote = this.#remotes.findIndex((one) => one.isSource(sources, frame * SOCKADDR_BYTES));
+    const remote = this.#sourceOf(sources, frame * SOCKADDR_BYTES);
     if (vxlanVni(headers, frame * VXLAN_HEADER_BYTES) !== this.#options.vni) {
       this.vxlan.badHeaders += 1;
       table.records[record + FRAME_STATUS] = NOT_OURS;
@@ -269,6 +269,13 @@ export class VxlanPort implements Port, PacketQueueHandler {
       const source = (table.records[record + HEAD_AT] as number) + MAC_BYTES;
       this.#peers.learn(table.bytes, source, remote, this.#clock.now());
     }
+  }
+
+  /** Which remote end has the socket address at `at`; -1: none. */
+  #sourceOf(sources: Uint8Array, at: number): number {
+    const remotes = this.#remotes;
+    for (let i = 0; i < remotes.length; i++) if (remotes[i]?.isSource(sources, at) === true) return i;
+    return -1;
   }
 
   #remoteFor(table: FrameTable, frame: number, nowMs: number): number {

@@ -45,7 +45,7 @@ export interface EgressCounters {
   };
 }
 
-export function egressCounters(): EgressCounters {
+function egressCounters(): EgressCounters {
   return {
     frames: 0,
     bytes: 0,

@@ -2,7 +2,7 @@
  * The limit on what a port may have flooded: broadcasts, multicasts and frames to unknown addresses each cost every other port, so each
  * kind has a bucket of tokens that fills with time. What finds it empty is dropped (IEEE 802.1Q leaves this to the bridge).
  */
-import { checkInteger, checkObject } from '../core/arguments.ts';
+import { checkInteger, checkObject, wrongType } from '../core/arguments.ts';
 
 export interface Rate {
   readonly framesPerSecond: number;
@@ -59,9 +59,16 @@ export class StormControl {
   }
 }
 
+/** Throws ERR_INVALID_ARG_TYPE and ERR_OUT_OF_RANGE for limits that are none. */
+export function checkStorm(limits: StormLimits): void {
+  checkObject('storm', limits);
+  new StormControl(limits, 0);
+}
+
 function bucket(name: string, rate: Rate | undefined, nowMs: number): TokenBucket | null {
   if (rate === undefined) return null;
-  checkObject(name, rate);
+  if (typeof rate !== 'object' || rate === null)
+    throw wrongType(name, 'an object such as { framesPerSecond: 1000 }', rate);
   const { framesPerSecond, burstFrames = Math.max(1, Math.ceil(framesPerSecond / 10)) } = rate;
   checkInteger(`${name}.framesPerSecond`, framesPerSecond, 0, RATE_MAX);
   checkInteger(`${name}.burstFrames`, burstFrames, 1, RATE_MAX);

@@ -15,7 +15,7 @@
  * It neither opens nor closes ports. Spanning tree, link aggregation and multicast snooping are not supported: loops are the
  * operator's to avoid, and the storm limits are what bounds one.
  */
-import { checkInteger, checkObject, wrongRange } from '../core/arguments.ts';
+import { checkInteger, checkObject, checkOptionalInteger, wrongRange } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_VLAN, FRAME_WORDS, type FrameTable, HEAD_AT } from '../core/frames.ts';
 import type { Port } from '../core/port.ts';
@@ -24,7 +24,7 @@ import type { Clock } from './clock.ts';
 import { Fdb, LEARN_FULL, LEARN_MOVED, LEARN_REFUSED } from './fdb.ts';
 import { ADMITTED, admit, MALFORMED } from './ingress.ts';
 import { macText } from './spoof.ts';
-import type { StormLimits, TokenBucket } from './storm.ts';
+import { checkStorm, type StormLimits, type TokenBucket } from './storm.ts';
 import { MAC_LIMIT_MAX, SwitchPort, type SwitchPortCounters, type SwitchPortOptions } from './switch-port.ts';
 import { VLAN_MALFORMED } from './vlan.ts';
 
@@ -110,10 +110,13 @@ export class Switch {
   constructor(options: SwitchOptions) {
     checkObject('options', options);
     const { clock, macAgeMs = 300_000, macLimit = 4096, storm = {} } = options;
+    checkObject('clock', clock);
     checkInteger('macAgeMs', macAgeMs, 1, Number.MAX_SAFE_INTEGER);
     checkInteger('macLimit', macLimit, 1, MAC_LIMIT_MAX);
     const { portMacLimit = Math.ceil(macLimit / 4) } = options;
     checkInteger('portMacLimit', portMacLimit, 1, MAC_LIMIT_MAX);
+    checkStorm(storm);
+    checkOptionalInteger('hashSeed', options.hashSeed, -0x8000_0000, 0xffff_ffff);
     this.#clock = clock;
     this.#portMacLimit = portMacLimit;
     this.#storm = storm;

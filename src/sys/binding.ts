@@ -233,19 +233,6 @@ export interface Native {
     flags: number,
   ): number;
   /**
-   * One sendmsg(2) of `head`, which takes the place of the frame's own and belongs to the caller until the kernel is done, and the
-   * frame's tail, without the first `skipBytes`. Returns the bytes taken, or `-errno`: `-EMSGSIZE` with more than 1023
-   * pieces of tail.
-   */
-  framesSendLent(
-    fd: number,
-    table: Uint8Array,
-    frame: number,
-    head: Uint8Array,
-    flags: number,
-    skipBytes: number,
-  ): number;
-  /**
    * readv(2) until EAGAIN, at most `max` times, frame `i` to head slot `i` from 0 on: a virtio_net_hdr of `headerBytes`
    * (0, 10 or 12) to VNET_*, then the frame. All words of the records are written; FRAME_STATUS is EMSGSIZE for less than
    * 14 bytes, and for what fills its slot, because it may have been cut. Returns the number of frames, or `-errno` if none came.

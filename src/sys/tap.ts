@@ -26,6 +26,10 @@ export const TUN_F_TSO6 = 0x4;
 export const TUN_F_TSO_ECN = 0x8;
 
 const IFNAMSIZ = 16;
+/** Every tap is opened by it. */
+const DEVICE_FILE = '/dev/net/tun';
+/** These come from open(2), and not from TUNSETIFF. */
+const FILE_CODES: ReadonlySet<string> = new Set(['EACCES', 'ENOENT', 'ENODEV', 'ENXIO']);
 /** sizeof(struct virtio_net_hdr_v1), as virtio 1.0 has it: with num_buffers, which stays 0 here. */
 export const VNET_HEADER_BYTES = 12;
 
@@ -65,7 +69,7 @@ export function openTap(options: TapOptions): Tap {
   }
   const chosen = new Uint8Array(IFNAMSIZ);
   const fd = native().tapOpen(bytes, flags, chosen);
-  if (fd < 0) throw failed(fd, 'TUNSETIFF', name);
+  if (fd < 0) throw notOpened(fd, name);
   prepare(fd, name, options.offloads ?? 0);
   return { fd, name: new TextDecoder().decode(chosen.subarray(0, chosen.indexOf(0))) };
 }
@@ -132,6 +136,21 @@ function macvtapFile(name: string): { readonly path: string; readonly number?: n
   const [major = 0, minor = 0] = readFileSync(`${folder}/${file}/dev`, 'utf8').split(':').map(Number);
   // makedev(3)
   return { path: `/dev/${file}`, number: (minor & 0xff) | (major << 8) | ((minor & 0xfff00) << 12) };
+}
+
+/** What opening DEVICE_FILE met, or asking for the tap. */
+function notOpened(errno: number, name: string): ZerotxError {
+  const code = errnoName(errno);
+  if (FILE_CODES.has(code)) return errnoError(errno, 'open', { address: DEVICE_FILE, hint: fileHint(code) });
+  const folder = `/sys/class/net/${name}`;
+  if (code === 'EINVAL' && existsSync(folder) && !existsSync(`${folder}/tun_flags`))
+    return errnoError(errno, 'TUNSETIFF', { address: name, hint: `${name} is not a tap` });
+  return failed(errno, 'TUNSETIFF', name);
+}
+
+function fileHint(code: string): string {
+  if (code === 'EACCES') return 'taps are opened by this file, which this user may not read and write';
+  return 'there are no taps without it (CONFIG_TUN); in a container, mknod /dev/net/tun c 10 200';
 }
 
 function failed(errno: number, call: string, name: string): ZerotxError {

@@ -7,8 +7,9 @@
  *      +--reply does not fit--> writing --+
  *
  * Nothing is read while a message is held or a reply is not written, so there is at most one of each, whatever the
- * front-end does. A front-end that sends without end has BUDGET messages a turn of the event loop, and no more time than TURN_MS and
- * the message that goes over it: a memory table of 32 regions takes as long as hundreds of others.
+ * front-end does. One that sends without end has BUDGET messages a turn of the event loop, and no more time than TURN_MS and
+ * the message that goes over it; after that it rests for three times as long, since a memory table of 32 regions alone takes
+ * milliseconds, and others have frames to send meanwhile.
  */
 import { assert } from '../core/assert.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
@@ -24,7 +25,8 @@ const EINTR = -errnoOf('EINTR');
 const ECONNRESET = -errnoOf('ECONNRESET');
 const EPIPE = -errnoOf('EPIPE');
 const BUDGET = 64;
-const TURN_MS = 1;
+const TURN_MS = 0.25;
+const REST = 3;
 const NOTHING = new Uint8Array(0);
 
 export interface ConnectionOptions {
@@ -51,7 +53,7 @@ export class Connection {
   #held = false;
   /** The front-end closed its socket, with or without words in it that were not read yet. */
   #hungUp = false;
-  #again: NodeJS.Immediate | null = null;
+  #rest: NodeJS.Timeout | null = null;
   #over = false;
 
   /** Throws, and closes `fd`, when there can be no session or the descriptor cannot be watched. */
@@ -88,7 +90,7 @@ export class Connection {
   end(error: Error | null): void {
     if (this.#over) return;
     this.#over = true;
-    if (this.#again !== null) clearImmediate(this.#again);
+    if (this.#rest !== null) clearTimeout(this.#rest);
     this.#registration.remove();
     this.#framer.end();
     this.session.end(error);
@@ -114,24 +116,27 @@ export class Connection {
   }
 
   #read(): void {
-    const end = performance.now() + TURN_MS;
-    for (let left = BUDGET; !this.#over && !this.#held && this.#out.length === 0; left--) {
-      if (left === 0 || (left < BUDGET && performance.now() > end)) {
-        this.#continueLater();
-        return;
-      }
-      const message = this.#next();
-      if (message === null) return;
-      this.#handle(message);
-    }
+    if (this.#rest !== null) return;
+    const start = performance.now();
+    const all = this.#readUntil(start + TURN_MS);
+    const spent = performance.now() - start;
+    if (this.#over || (all && spent < TURN_MS)) return;
+    // The edge is used up, so what is left would not be told of.
+    this.#rest = setTimeout(() => {
+      this.#rest = null;
+      this.#read();
+    }, REST * spent);
   }
 
-  /** The edge is used up: the rest in a later turn. */
-  #continueLater(): void {
-    this.#again ??= setImmediate(() => {
-      this.#again = null;
-      this.#read();
-    });
+  /** False: there may be more. */
+  #readUntil(end: number): boolean {
+    for (let left = BUDGET; !this.#over && !this.#held && this.#out.length === 0; left--) {
+      if (left === 0 || (left < BUDGET && performance.now() > end)) return false;
+      const message = this.#next();
+      if (message === null) return true;
+      this.#handle(message);
+    }
+    return true;
   }
 
   /** The next whole message, or null: it is not there yet, or the connection is over. */

@@ -17,12 +17,14 @@
  * disconnected with an error that says what it did; it can harm nothing else.
  */
 import { EventEmitter } from 'node:events';
+import { wrongRange, wrongType } from '../core/arguments.ts';
 import { errnoError, ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import type { HistogramSnapshot } from '../core/histogram.ts';
 import type { FrameReceiver, Port } from '../core/port.ts';
 import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
+import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import { has, NO_FEATURES, VHOST_USER_F_PROTOCOL_FEATURES } from '../wire/virtio.ts';
 import { hostOffloads } from './features.ts';
 import { FrameSet, type PrepareOptions } from './frontend-frames.ts';
@@ -222,18 +224,24 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
     return new FrameSet(this.#memory, options);
   }
 
-  /** Copies and sends a frame, from its destination address on, on the first pair. False: no room, no back-end, or too long for both. */
+  /**
+   * Copies and sends a frame, from its destination address on, on the first pair. False: no room, no back-end, or too long for both.
+   * Throws ERR_INVALID_ARG_TYPE for what is no Uint8Array, ERR_OUT_OF_RANGE for less than an Ethernet header.
+   */
   send(frame: Uint8Array, options: SendOptions = {}): boolean {
+    checkFrame(frame);
     return this.tx.send(frame, options.vnet);
   }
 
   /**
    * The same, waiting for room, and for a back-end; resolves when the back-end is done with the frame. `frame` is
-   * copied then, and not to be changed before. Rejects when the front-end is closed; EMSGSIZE when it can never be sent.
+   * copied then, and not to be changed before. Rejects when the front-end is closed; EMSGSIZE when it can never be sent; and with
+   * what send() throws.
    */
-  sendFrame(frame: Uint8Array, options: SendOptions = {}): Promise<void> {
-    if (this.#isOver) return Promise.reject(new ZerotxError('ENOTCONN', 'the front-end is closed'));
-    return this.tx.sendFrame(frame, options.vnet);
+  async sendFrame(frame: Uint8Array, options: SendOptions = {}): Promise<void> {
+    checkFrame(frame);
+    if (this.#isOver) throw new ZerotxError('ENOTCONN', 'the front-end is closed');
+    await this.tx.sendFrame(frame, options.vnet);
   }
 
   /** Takes back what is done and what came; how many frames. Needed with `polled` alone, and harmless without. */
@@ -399,6 +407,12 @@ export class VhostUserFrontend extends EventEmitter<VhostUserFrontendEvents> {
     }
     return taken;
   }
+}
+
+function checkFrame(frame: Uint8Array): void {
+  if (!(frame instanceof Uint8Array)) throw wrongType('frame', 'an instance of Uint8Array', frame);
+  const { length } = frame;
+  if (length < ETHERNET_BYTES) throw wrongRange('frame.length', `>= ${ETHERNET_BYTES}`, length);
 }
 
 interface Settling {

@@ -19,9 +19,9 @@ import { createFrameTable } from '../sys/frame-table.ts';
 import { type ChainCounters, ChainReader } from './chain.ts';
 import type { MemoryLease } from './lease.ts';
 import { type RingFeatures, type RingMemory, SplitQueue } from './queue.ts';
+import { resumedQueue } from './resumed-queue.ts';
 import { type RxCounters, RxFiller } from './rx.ts';
 import type { RingStart } from './session-host.ts';
-import { usedIndex } from './tx-queue.ts';
 
 /** Frames that may wait, of 2 KiB on average: or sixteen full TSO frames. */
 const ROOM_FRAMES = 512;
@@ -73,13 +73,7 @@ export class RxQueue {
     this.#space = ring.lease.space.id;
     this.#table = createFrameTable({ frames: BATCH_FRAMES, segments: BATCH_SEGMENTS, headBytes: 16 }, NOBODY);
     this.#room = new WaitingRoom();
-    this.queue = new SplitQueue(
-      ring.memory,
-      ring.size,
-      options.features,
-      ring.base,
-      usedIndex(ring.memory.used),
-    );
+    this.queue = resumedQueue(ring, options.features);
     this.#filler = this.#makeFiller();
     // Kicks are of interest only to frames that wait.
     this.queue.disableNotifications();

@@ -162,20 +162,23 @@ export class VhostServer {
         this.#retry(ACCEPT_RETRY_MS, () => this.#accept());
         return;
       }
-      this.#take(accepted);
+      // One session a turn: whoever comes and goes and comes again is not alone here.
+      if (this.#take(accepted)) break;
     }
     this.#retry(0, () => this.#accept());
   }
 
-  #take(fd: number): void {
+  /** True: it is the front-end now. */
+  #take(fd: number): boolean {
     const current = this.#connection;
     if (current?.isGone === true) current.end(null);
     if (this.#connection === null) {
       this.#begin(fd);
-      return;
+      return true;
     }
     this.counters.rejected++;
     native().close(fd);
+    return false;
   }
 
   #connect(): void {

@@ -31,6 +31,7 @@ import { CHAIN_BROKEN, CHAIN_FULL, CHAIN_SKIP, type ChainCounters, ChainReader }
 import type { MemoryLease } from './lease.ts';
 import { type LedgerCounters, TxLedger } from './ledger.ts';
 import { type RingFeatures, type RingMemory, SplitQueue } from './queue.ts';
+import { resumedQueue } from './resumed-queue.ts';
 import type { Borrowers } from './selector.ts';
 import type { RingStart } from './session-host.ts';
 
@@ -99,8 +100,8 @@ export class TxQueue implements FrameOwner {
     this.#sys = options.sys;
     this.#counters = options.counters;
     this.#space = ring.lease.space.id;
-    const { size, memory, base } = ring;
-    this.queue = new SplitQueue(memory, size, options.features, base, usedIndex(memory.used));
+    const { size } = ring;
+    this.queue = resumedQueue(ring, options.features);
     this.#chains = this.#reader();
     this.ledger = new TxLedger(this.queue, ring.lease, {
       borrowers: options.borrowers,
@@ -271,9 +272,4 @@ export class TxQueue implements FrameOwner {
 /** A port is asked, as the kernel asks a device for NETIF_F_ZEROCOPY; what a port tells its destinations apart by is none. */
 function neverBorrows(borrower: object): boolean {
   return (borrower as Partial<Port>).capability?.zeroCopy === 'never';
-}
-
-/** used.idx as the last owner of the ring left it: what we go on from (vhost-user specification, VHOST_USER_SET_VRING_BASE). */
-export function usedIndex(used: ArrayBuffer): number {
-  return Atomics.load(new Uint16Array(used, 0, 2), 1);
 }

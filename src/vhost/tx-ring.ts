@@ -117,8 +117,9 @@ export class TxRing implements Polled {
     return this.#drain().then(() => {
       this.queue.settle();
       if (ledger.lent > 0) {
-        this.queue.queue.fail('disabled while frames were lent that never came back');
         this.#quiet = true;
+        this.queue.queue.fail('disabled while frames were lent that never came back');
+        this.#breakDown();
       }
       return 0;
     });

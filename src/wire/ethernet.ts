@@ -13,7 +13,6 @@ export const VLAN_TAG_BYTES = 4;
 export const TYPE_AT = 12;
 
 export const ETHERTYPE_IPV4 = 0x0800;
-export const ETHERTYPE_ARP = 0x0806;
 export const ETHERTYPE_RARP = 0x8035;
 export const ETHERTYPE_VLAN = 0x8100;
 export const ETHERTYPE_IPV6 = 0x86dd;

@@ -14,14 +14,6 @@ export const VNI_MAX = 0xff_ffff;
 
 const FLAG_VNI = 0x0800_0000;
 
-/** Bytes of the outer headers that a datagram has besides the frame: what the underlying MTU must exceed the inner one by. */
-export function vxlanOverheadBytes(isIpv6: boolean): number {
-  const ip = isIpv6 ? 40 : 20;
-  const udp = 8;
-  const innerEthernet = 14;
-  return ip + udp + VXLAN_HEADER_BYTES + innerEthernet;
-}
-
 export function encodeVxlan(out: Uint8Array, at: number, vni: number): void {
   writeU32(out, at, FLAG_VNI);
   writeU32(out, at + 4, vni * 0x100);

@@ -206,15 +206,19 @@ ports:
 
 describe('a wrong lab file', () => {
   const wrong: Readonly<Record<string, readonly [source: string, ...problems: string[]]>> = {
-    'is empty': ['', '1:1: the file: keys with values are needed here'],
-    'is a list': ['- a\n', '1:1: the file: keys with values are needed here'],
+    'is empty': ['', '1:1: the file is empty: it needs ports: what the switch joins, by name'],
+    'is a list': ['- a\n', '1:1: the file is a list: it needs ports: what the switch joins, by name'],
     'has two documents': [
       'ports: { a: { tap: t } }\n---\nb: 1\n',
       '2:1: a second document begins here: a lab is one',
     ],
     'has no ports': ['switch: { macAge: 1s }\n', '1:1: the file needs ports: what the switch joins, by name'],
     'has an empty list of ports': ['ports: {}\n', '1:8: a switch has 1 to 1024 ports'],
-    'has ports in a list': ['ports: [a]\n', '1:8: ports: keys with values are needed here'],
+    'has ports in a list': ['ports: [a]\n', '1:8: ports is a list: it needs keys with values'],
+    'has a port without anything': [
+      'ports:\n  none:\n',
+      '2:8: ports.none is empty: it needs a kind, as in { vhost: vm1.sock } or { tap: tap0 }',
+    ],
     'has an unknown key, nearly known': [
       'prots: {}\nports: { a: { tap: t } }\n',
       '1:1: the file has no "prots": did you mean ports?',
@@ -295,7 +299,7 @@ describe('a wrong lab file', () => {
         'e: { tap: e, vlan: { trunk: [1, 4095] } }',
       ),
       '2:22: ports.a.vlan is 0: it must be an integer from 1 to 4094',
-      '3:16: ports.b.vlan needs access (one VLAN, untagged) or trunk (several, tagged)',
+      '3:16: ports.b.vlan has access and trunk, and is one of them',
       '4:43: ports.c.vlan.native: only a trunk has a native VLAN; access is untagged as it is',
       '5:16: ports.d.vlan needs access (one VLAN, untagged) or trunk (several, tagged)',
       '6:35: ports.e.vlan.trunk is 4095: it must be an integer from 1 to 4094',
@@ -324,13 +328,25 @@ describe('a wrong lab file', () => {
       '2:27: ports.a.stream.connect is 192.0.2.7: it must be HOST:PORT, [IPv6]:PORT or unix:PATH',
       '3:8: ports.b.stream needs listen or connect: HOST:PORT, [IPv6]:PORT or unix:PATH',
       '3:26: ports.b.stream.listen is 127.0.0.1:0: it must be HOST:PORT, [IPv6]:PORT or unix:PATH',
-      '4:16: ports.c.stream: keys with values are needed here',
+      '4:16: ports.c.stream is 192.0.2.7:9000: it needs keys with values',
       '5:8: ports.d.dgram: local and remote are both HOST:PORT, or both unix:PATH',
       '6:22: ports.e.vxlan.vni is 16777216: it must be an integer from 0 to 16777215',
       '6:40: ports.e.vxlan.remote is host: it must be an IP address',
       '7:33: ports.f.vxlan.remote: all addresses of a tunnel are IPv4, or all are IPv6',
       '8:8: ports.g.vxlan needs remote: IP addresses',
       '9:8: ports.h.pcap needs write or replay: the path of a file of at most 4095 bytes',
+    ],
+    'has one wrong place among several': [
+      ports(
+        'a: { vxlan: { vni: 1, remote: host } }',
+        'b: { vxlan: { vni: 1, port: 1, remote: [192.0.2.1, x] } }',
+      ),
+      '2:33: ports.a.vxlan.remote is host: it must be an IP address',
+      '3:54: ports.b.vxlan.remote is x: it must be an IP address',
+    ],
+    'has sizes that are none, with an example that is one': [
+      ports('a: { vhost: { socket: s, memoryMax: 64KiB } }'),
+      '2:39: ports.a.vhost.memoryMax is 64KiB: it must be a size from 1MiB to 64TiB, such as 64MiB',
     ],
     'gives one thing to two ports': [
       ports(
@@ -391,6 +407,28 @@ describe('a wrong lab file', () => {
       problemsOf(source).map((text) => text.split(':', 1)[0]),
       ['2', '3', '4'],
     );
+  });
+
+  it('is warned of files and folders that are missing, and only when nothing is wrong', () => {
+    const file = (more: string): string =>
+      ports(
+        'a: { vhost: no/a.sock, capture: no/a.pcap }',
+        'b: { pcap: { replay: in.pcap } }',
+        'c: { pcap: there/out.pcap }',
+        `d: { stream: { listen: unix:no/d }${more} }`,
+      );
+    const there = new Set(['/lab/there']);
+    const { warnings } = readLab(file(''), '/lab', (path) => there.has(path));
+    assert.deepEqual(
+      warnings.map(({ line, text }) => `${line}: ${text}`),
+      [
+        '2: ports.a.vhost: the folder of its socket /lab/no is missing',
+        '2: ports.a.capture: the folder of its file /lab/no is missing',
+        '3: ports.b.pcap: the file to replay /lab/in.pcap is missing',
+        '5: ports.d.stream: the folder of its socket /lab/no is missing',
+      ],
+    );
+    assert.deepEqual(readLab(file(', vlan: 0'), '/lab', () => false).warnings, []);
   });
 
   it('is warned of, where it works and is perhaps not meant', () => {

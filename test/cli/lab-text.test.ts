@@ -85,6 +85,12 @@ describe('events', () => {
       [{ event: 'link', port, up: true }, 'vm1: up'],
       [{ event: 'link', port, up: false }, 'vm1: down'],
       [{ event: 'ring', port, ring: 1, reason: 'loop' }, 'vm1: ring 1 is broken and stands still: loop'],
+      [
+        { event: 'link', port, up: false, reason: 'ECONNREFUSED' },
+        'vm1: not connected: ECONNREFUSED, tries again',
+      ],
+      [{ event: 'link', port, up: false, waitsAt: '[::]:9' }, 'vm1: waits for its peer at [::]:9'],
+      [{ event: 'left', port }, 'vm1: its front-end has left'],
       [{ event: 'disconnect', port, reason: 'why' }, 'vm1: the front-end was disconnected: why'],
       [{ event: 'lost', port, reason: 'why' }, 'vm1: lost: why'],
       [{ event: 'capture', port, reason: 'why' }, 'vm1: its capture ends: why'],
@@ -107,7 +113,7 @@ describe('commands for guests', () => {
   };
 
   it('say no more than they have to', () => {
-    assert.deepEqual(guestCommand(card), [
+    assert.deepEqual(guestCommand(card, true), [
       'qemu-system-x86_64 -accel kvm -m 1G \\',
       '  -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \\',
       '  -chardev socket,id=vm1,path=/run/vm1.sock,reconnect=1 \\',
@@ -117,28 +123,40 @@ describe('commands for guests', () => {
   });
 
   it('have queues, an MTU, and who waits', () => {
-    const [, , chardev, netdev, device] = guestCommand({ ...card, queues: 2, mtu: 9000, role: 'connect' });
+    const [command, , chardev, netdev, device] = guestCommand(
+      { ...card, queues: 2, mtu: 9000, role: 'connect' },
+      true,
+    );
+    assert.match(command ?? '', / -smp 2 /);
     assert.match(chardev ?? '', /,server=on,wait=off \\$/);
     assert.match(netdev ?? '', /,queues=2 \\$/);
     assert.match(device ?? '', /,mq=on,host_mtu=9000,/);
     assert.ok(
-      !guestNotes([{ ...card, role: 'connect' }])
+      !guestNotes([{ ...card, role: 'connect' }], true)
         .join()
         .includes('reconnect'),
     );
   });
 
+  it('do without KVM where there is none', () => {
+    const command = guestCommand(card, false);
+    assert.match(command[0] ?? '', / -accel tcg /);
+    assert.match(command.at(-1) ?? '', /,vectors=0,/);
+    assert.match(guestNotes([card], false).join('\n'), /may not use \/dev\/kvm/);
+    assert.ok(!guestNotes([card], true).join('\n').includes('/dev/kvm'));
+  });
+
   it('take any path and any name', () => {
-    const [, , chardev, netdev] = guestCommand({ ...card, name: '1 é', socket: "/run/it's, a.sock" });
+    const [, , chardev, netdev] = guestCommand({ ...card, name: '1 é', socket: "/run/it's, a.sock" }, true);
     assert.equal(chardev, "  -chardev 'socket,id=n1--,path=/run/it'\\''s,, a.sock,reconnect=1' \\");
     assert.equal(netdev, '  -netdev vhost-user,id=n1---net,chardev=n1-- \\');
   });
 
   it('are short for User-Mode Linux', () => {
-    assert.deepEqual(guestCommand({ ...card, frontend: 'uml' }), [
+    assert.deepEqual(guestCommand({ ...card, frontend: 'uml' }, true), [
       'linux mem=512M virtio_uml.device=/run/vm1.sock:1',
     ]);
-    assert.deepEqual(guestNotes([{ ...card, frontend: 'uml' }]), []);
+    assert.deepEqual(guestNotes([{ ...card, frontend: 'uml' }], true), []);
   });
 
   it('have an address that stays, and is another for another socket', () => {

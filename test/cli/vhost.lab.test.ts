@@ -2,7 +2,16 @@
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import {
+  chmodSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
@@ -76,7 +85,7 @@ describe('tools that begin as root', { skip, timeout: 120_000 }, () => {
       const sockets = ['a', 'b'].map((name) => join(folder, `${name}${workers.length}.sock`));
       const pairs = sockets.flatMap((socket, i) => ['--socket', socket, '--uplink', `tap:t${i}`]);
       const running = start(['vhost', ...pairs, '--user', 'nobody', ...workers]);
-      await running.printed(/QEMU 7\.2/);
+      await running.printed(/^# Append your disk/m);
       await running.printed(/^goes on as user 65534, group \d+$/m);
       const each = `${NOBODY}\t${NOBODY}\t${NOBODY}\t${NOBODY}0000000000000000`;
       assert.deepEqual([...new Set(threadsOf(running.pid))], [each]);
@@ -103,6 +112,23 @@ describe('tools that begin as root', { skip, timeout: 120_000 }, () => {
     });
   }
 
+  it('say what refused them', async () => {
+    const socket = join(folder, 'refused.sock');
+    const mine = join(folder, 'mine');
+    mkdirSync(mine, { mode: 0o755 });
+    for (const [args, why] of [
+      [['--socket', socket, '--uplink', 'tap:lo'], /lo: TUNSETIFF EINVAL lo: lo is not a tap$/m],
+      [
+        ['--socket', join(mine, 'a.sock'), '--uplink', 'tap:t0', '--user', 'nobody'],
+        /bind EACCES .*; root was given up before, and user 65534 may not write there; --user says who$/m,
+      ],
+    ] as const) {
+      const { code, errors } = await start(['vhost', ...args]).ended;
+      assert.equal(code, 1);
+      assert.match(errors, why);
+    }
+  });
+
   it('go on as who called sudo, and stay root if told', async () => {
     const file = join(folder, 'lab.yaml');
     writeFileSync(file, 'ports: { a: { vhost: s.sock }, t: { tap: t0 } }');
@@ -111,7 +137,7 @@ describe('tools that begin as root', { skip, timeout: 120_000 }, () => {
       [['--user', 'root'], 0],
     ] as const) {
       const running = start(['switch', file, ...args], { SUDO_UID: `${NOBODY}`, SUDO_GID: `${NOBODY}` });
-      await running.printed(/QEMU 7\.2/);
+      await running.printed(/^# Append your disk/m);
       assert.deepEqual([...new Set(threadsOf(running.pid).map((text) => Number.parseInt(text, 10)))], [uid]);
       assert.equal(noNewPrivs(running.pid), '1');
       // A switch goes on without one of its ports.

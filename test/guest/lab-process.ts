@@ -60,6 +60,7 @@ export class LabProcess {
   readonly #documents: LabDocument[] = [];
   readonly #looks = new Set<() => void>();
   #errors = '';
+  #killed = false;
   #exit: { readonly code: number | null; readonly signal: string | null } | null = null;
 
   /**
@@ -168,6 +169,7 @@ export class LabProcess {
 
   /** By SIGTERM; throws if it does not end as it should. */
   async stop(): Promise<void> {
+    if (this.#killed) return;
     await this.#end('SIGTERM');
     if (this.#exit?.code !== 0)
       throw new Error(`zerotx ended with ${JSON.stringify(this.#exit)}\n${this.#errors}`);
@@ -175,6 +177,7 @@ export class LabProcess {
 
   /** As one that crashes. */
   async kill(): Promise<void> {
+    this.#killed = true;
     await this.#end('SIGKILL');
   }
 

@@ -1,13 +1,14 @@
 /** Guests and switches that end, crash and come again: see vm-switch.guest.test.ts. */
 import assert from 'node:assert/strict';
 import { after, before, describe, it } from 'node:test';
+import { scaled } from '../support/counts.ts';
 import { run } from '../support/netns.ts';
 import { Vm } from './vm.ts';
 import { Cabling, cabled, type Pair, type Side } from './vm-cabling.ts';
 import { blast, Host, reaches } from './vm-machines.ts';
 
 const MB = 1_000_000;
-const RESETS = process.env.ZEROTX_SOAK === '1' ? 20 : 2;
+const RESETS = scaled(2, 20);
 
 export function lifeTests(pair: Pair, path: (name: string) => string): void {
   const stream = (cabling: Cabling, from: Side, to: Side, bytes: number): Promise<unknown> =>

@@ -2,12 +2,13 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { describe, it } from 'node:test';
+import { scaled } from '../support/counts.ts';
 import { readPackets } from '../support/pcap.ts';
 import { Cabling, cabled, type Pair } from './vm-cabling.ts';
 import { type Blasted, blast, echoes, pings } from './vm-machines.ts';
 
 const MB = 1_000_000;
-const STREAM_BYTES = process.env.ZEROTX_SOAK === '1' ? 1000 * MB : 100 * MB;
+const STREAM_BYTES = scaled(100, 1000) * MB;
 /** Around the head that is copied, the MTU, and what takes several fragments. */
 const SIZES = [1, 22, 213, 214, 215, 1471, 1472, 1473, 9000, 65_507];
 /** An Ethernet frame without tag, for an MTU of 1500. */

@@ -48,6 +48,17 @@ describe('a port on a command line', () => {
     assert.equal(parsePort('vxlan:vni=1,remote=192.0.2.1').capability.zeroCopy, 'large');
   });
 
+  it('says what was perhaps meant', () => {
+    for (const [text, why] of [
+      ['tap0', /did you mean tap:tap0\?$/],
+      ['192.0.2.7:9000,vnet', /did you mean stream:192\.0\.2\.7:9000,vnet\?$/],
+      ['tap:tap0,queue=2', /no setting queue here: did you mean queues\?$/],
+      ['tap:tap0,speed=2', /no setting speed here: there are mtu, name, offloads, queues$/],
+      ['stream:h:1,vnet=on', /vnet takes no value: write ,vnet$/],
+    ] as const)
+      assert.throws(() => parsePort(text), why);
+  });
+
   const bad = [
     '',
     'tap',

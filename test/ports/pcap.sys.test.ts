@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { after, afterEach, describe, it } from 'node:test';
+import { createHostTable } from '../../src/core/host-table.ts';
 import type { PortClock } from '../../src/ports/clock.ts';
-import { hostTable } from '../../src/ports/host-table.ts';
 import { PcapPort } from '../../src/ports/pcap.ts';
 import { writePcapHeader, writePcapRecord } from '../../src/wire/pcap.ts';
 import { assertFrames, FrameSink, frame, sendAll } from '../support/frames.ts';
@@ -26,7 +26,7 @@ describe('a capture port', { timeout: 60_000 }, () => {
     const writer = await opened(new PcapPort({ name: 'w', file }));
     const source = guest({ memoryBytes: 16 << 20 });
     await source.send(writer, frames.slice(0, 100));
-    const host = hostTable({ frames: 100, headBytes: 66_000 });
+    const host = createHostTable(100, 66_000);
     for (const one of frames.slice(100)) addHead(host, one);
     await sendAll(writer, host);
     await writer.close();

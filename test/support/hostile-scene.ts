@@ -5,10 +5,17 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { createHostTable } from '../../src/core/host-table.ts';
-import { native } from '../../src/sys/binding.ts';
 import { VhostUserDevice } from '../../src/vhost/device.ts';
 import type { VhostUserDeviceOptions } from '../../src/vhost/device-options.ts';
-import { type GuestOptions, HostileGuest, PAYLOAD, Recorder, soon, VNET_BYTES } from './hostile-guest.ts';
+import {
+  type GuestOptions,
+  HostileGuest,
+  PAYLOAD,
+  Recorder,
+  soon,
+  turn,
+  VNET_BYTES,
+} from './hostile-guest.ts';
 import { RawFrontend } from './vhost-peer.ts';
 import { newPath } from './vhost-scene.ts';
 
@@ -64,9 +71,8 @@ export async function openScene(options: Partial<VhostUserDeviceOptions> = {}): 
 export async function endScenes(): Promise<void> {
   for (const { scene, guests, fronts } of open.splice(0)) {
     for (const guest of guests) guest.end();
-    // A test may have closed it.
-    for (const { fd } of fronts) native().close(fd);
-    await soon('the front-ends are gone', () => scene.device.state !== 'connected');
+    for (const front of fronts) front.close();
+    await turn();
     await scene.device.close();
     scene.recorder.release();
   }

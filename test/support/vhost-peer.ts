@@ -12,6 +12,7 @@ const EAGAIN = -11;
 
 export class RawFrontend {
   readonly fd: number;
+  #isClosed = false;
 
   private constructor(fd: number) {
     this.fd = fd;
@@ -101,7 +102,10 @@ export class RawFrontend {
     });
   }
 
+  /** A second time does nothing. */
   close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     calls.close(this.fd);
   }
 }

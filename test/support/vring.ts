@@ -48,9 +48,12 @@ export interface Piece {
 export class GuestRam {
   readonly ranges: readonly { readonly base: bigint; readonly bytes: Uint8Array }[];
 
-  /** Base address and bytes of each. */
-  constructor(...ranges: readonly (readonly [bigint, number])[]) {
-    this.ranges = ranges.map(([base, length]) => ({ base, bytes: new Uint8Array(length) }));
+  /** Base address of each, and how many bytes, or the bytes themselves. */
+  constructor(...ranges: readonly (readonly [bigint, number | Uint8Array])[]) {
+    this.ranges = ranges.map(([base, memory]) => ({
+      base,
+      bytes: typeof memory === 'number' ? new Uint8Array(memory) : memory,
+    }));
   }
 
   /** The bytes, if all are in one range. */

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import type { StormLimits } from '../../src/switch/storm.ts';
 import { Switch, type SwitchOptions } from '../../src/switch/switch.ts';
 import type { SwitchPortOptions } from '../../src/switch/switch-port.ts';
 import { FakePort } from './fake-port.ts';
@@ -347,7 +348,13 @@ describe('a storm', () => {
   });
 
   it('has no limit of nonsense', () => {
-    const bad = { broadcast: { framesPerSecond: -1 } };
-    assert.throws(() => join(1, { storm: bad }), { code: 'ERR_OUT_OF_RANGE' });
+    const clock = new VirtualClock();
+    const make = (storm: unknown): Switch => new Switch({ clock, storm: storm as StormLimits });
+    assert.throws(() => make({ broadcast: { framesPerSecond: -1 } }), { code: 'ERR_OUT_OF_RANGE' });
+    assert.throws(() => make({ broadcast: 1000 }), {
+      code: 'ERR_INVALID_ARG_TYPE',
+      message: /storm\.broadcast.* an object such as \{ framesPerSecond: 1000 \}/,
+    });
+    assert.throws(() => make(1000), { code: 'ERR_INVALID_ARG_TYPE' });
   });
 });

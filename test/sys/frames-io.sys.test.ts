@@ -331,72 +331,22 @@ describe('framesStream', () => {
     close();
     guest.end();
   });
-});
 
-describe('framesSendLent', () => {
-  it('lends a tail behind a head of the port, to TCP, in as many calls as it takes', async () => {
-    const guest = guestMemory(64 * PAGE);
-    const [frames, contents] = peeked(guest, [60_000], 100);
-    const { client, server, close } = await tcpPair({ zerocopy: true });
-    const head = join(pattern(4, 9), headOf(frames, 0));
-    const wanted = join(head, (contents[0] as Uint8Array).subarray(100));
-    const got: Uint8Array[] = [];
-    for (const skip of [0, 50, 104, 105, 59_000, 60_003]) {
-      const sent = native().framesSendLent(client, frames.bytes, 0, head, MSG_ZEROCOPY, skip);
-      assert.equal(sent, 60_004 - skip);
-      got.length = 0;
-      await waitFor(server, EPOLLIN, () => {
-        got.push(...datagrams(server));
-        return Buffer.concat(got).length === sent;
-      });
-      assert.ok(Buffer.concat(got).equals(wanted.subarray(skip)), `${skip}`);
-    }
-    assert.equal(native().framesSendLent(client, frames.bytes, 0, head, MSG_ZEROCOPY, 60_004), 0);
-    await released(client);
-    close();
-    guest.end();
-  });
-
-  it('lends one to UDP, even when the guest has unmapped it since', async () => {
+  it('lends to UDP, a datagram a call, even when the guest has unmapped it since', async () => {
     const guest = guestMemory(64 * PAGE);
     const [frames, contents] = peeked(guest, [9000], 200);
     const { fd: peer, port } = udpSocket();
     const fd = calls.socket(2, SOCK_DGRAM);
     calls.setOption(fd, SOL_SOCKET, SO_ZEROCOPY, 1);
     calls.connect(fd, '127.0.0.1', port);
-    const head = join(pattern(8, 9), headOf(frames, 0));
-    assert.equal(native().framesSendLent(fd, frames.bytes, 0, head, MSG_ZEROCOPY, 0), 9008);
+    const run = (): number =>
+      native().framesStream(fd, frames.bytes, all(1), 0, 1, pattern(8, 9), 8, 0, MSG_ZEROCOPY);
+    assert.equal(run(), 9008);
     guest.end();
-    assert.equal(native().framesSendLent(fd, frames.bytes, 0, head, MSG_ZEROCOPY, 0), EFAULT);
-    assert.deepEqual(datagrams(peer), [join(head, (contents[0] as Uint8Array).subarray(200))]);
+    assert.equal(run(), EFAULT);
+    assert.deepEqual(datagrams(peer), [join(pattern(8, 9), contents[0] as Uint8Array)]);
     await released(fd);
     for (const one of [fd, peer]) calls.close(one);
-  });
-
-  it('refuses what is not one message, and senseless arguments', () => {
-    const guest = guestMemory(PAGE);
-    const frames = table(2, 2000, 64);
-    for (const count of [1024, 1023]) {
-      addChain(
-        frames,
-        Array.from({ length: count - (count === 1023 ? 100 : 0) }, () => ({
-          address: 0,
-          bytes: 20,
-          space: guest.space.id,
-        })),
-      );
-    }
-    const [a, b] = socketPair(SOCK_DGRAM);
-    const run = (fd: number, frame: number): number =>
-      native().framesSendLent(fd, frames.bytes, frame, new Uint8Array(20), 0, 0);
-    assert.equal(run(a, 0), EMSGSIZE);
-    assert.equal(run(a, 1), 924 * 20 - 20 + 20);
-    assert.equal(run(a, 2), EINVAL);
-    assert.equal(run(0, 1), EBADF);
-    setWord(frames, 1, TAIL_START, 2000);
-    assert.equal(run(a, 1), EINVAL);
-    for (const fd of [a, b]) calls.close(fd);
-    guest.end();
   });
 });
 

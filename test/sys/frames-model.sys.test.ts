@@ -224,7 +224,6 @@ describe('tables that are nonsense', { timeout: 120_000 }, () => {
         sys.framesWrite(a, x, which, 0, count, prefix, 12);
         sys.framesSendmmsg(a, y, which, 1, count, prefix, 20);
         sys.framesStream(c, x, which, 0, count, prefix, 4, max, 0);
-        sys.framesSendLent(c, y, count, prefix, 0, max);
         sys.framesRead(b, x, count, 12);
         sys.framesRecvmmsg(b, y, count, prefix, 10, new Uint8Array(0));
         for (const fd of [b, d]) while (sys.readv(fd, [into], 1) > 0);

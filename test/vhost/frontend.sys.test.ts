@@ -63,6 +63,24 @@ describe('a front-end and its back-end', TIMEOUT, () => {
     });
   }
 
+  it('exchange nothing that is no frame', async () => {
+    await withBackend(folder.path, FULL, async () => {
+      const nic = await connect();
+      for (const [bad, code] of [
+        ['frame', 'ERR_INVALID_ARG_TYPE'],
+        [undefined, 'ERR_INVALID_ARG_TYPE'],
+        [[0, 1], 'ERR_INVALID_ARG_TYPE'],
+        [new Uint8Array(0), 'ERR_OUT_OF_RANGE'],
+        [new Uint8Array(13), 'ERR_OUT_OF_RANGE'],
+      ] as const) {
+        assert.throws(() => nic.send(bad as Uint8Array), { code });
+        await assert.rejects(nic.sendFrame(bad as Uint8Array), { code });
+      }
+      assert.equal(nic.send(new Uint8Array(14)), true);
+      await nic.close();
+    });
+  });
+
   it('say goodbye', async () => {
     await withBackend(folder.path, FULL, async (backend) => {
       const nic = await connect();

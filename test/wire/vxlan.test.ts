@@ -1,13 +1,7 @@
 /** The VXLAN header, against the picture in RFC 7348, section 5. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import {
-  encodeVxlan,
-  VNI_MAX,
-  VXLAN_HEADER_BYTES,
-  vxlanOverheadBytes,
-  vxlanVni,
-} from '../../src/wire/vxlan.ts';
+import { encodeVxlan, VNI_MAX, VXLAN_HEADER_BYTES, vxlanVni } from '../../src/wire/vxlan.ts';
 
 describe('a VXLAN header', () => {
   it('has the flag and the VNI where the RFC has them, and zeros elsewhere', () => {
@@ -27,10 +21,5 @@ describe('a VXLAN header', () => {
   it('is none without the flag; reserved bits mean nothing', () => {
     assert.equal(vxlanVni(Uint8Array.of(0xf7, 0xff, 0xff, 0xff, 0, 0, 1, 0xff), 0), -1);
     assert.equal(vxlanVni(Uint8Array.of(0xff, 0xff, 0xff, 0xff, 0, 0, 1, 0xff), 0), 1);
-  });
-
-  it('and what is around it take 50 bytes of the MTU outside, over IPv6 70', () => {
-    assert.equal(vxlanOverheadBytes(false), 50);
-    assert.equal(vxlanOverheadBytes(true), 70);
   });
 });

@@ -14,7 +14,17 @@ export type LabEvent =
       readonly path: string;
     }
   /** A port has a carrier, or no longer: a guest's driver, a peer. */
-  | { readonly event: 'link'; readonly port: string; readonly up: boolean }
+  | {
+      readonly event: 'link';
+      readonly port: string;
+      readonly up: boolean;
+      /** Of a stream: why it is not connected; it tries again. */
+      readonly reason?: string;
+      /** Of a stream: where it listens for its peer. */
+      readonly waitsAt?: string;
+    }
+  /** A front-end has closed its connection. It may come again. */
+  | { readonly event: 'left'; readonly port: string }
   /** A driver did what no driver does, and its ring stands still until it is reset. */
   | { readonly event: 'ring'; readonly port: string; readonly ring: number; readonly reason: string }
   /** A front-end was disconnected for what it did. It may come again. */
@@ -40,12 +50,20 @@ export function eventText(event: LabEvent): string {
   return printable(text);
 }
 
+function linkText({ up, reason, waitsAt }: Extract<LabEvent, { event: 'link' }>): string {
+  if (up) return 'up';
+  if (waitsAt !== undefined) return `waits for its peer at ${waitsAt}`;
+  return reason === undefined ? 'down' : `not connected: ${reason}, tries again`;
+}
+
 function portText(event: Exclude<LabEvent, { event: 'note' }>): string {
   switch (event.event) {
     case 'socket':
       return SOCKET_TEXTS[event.state](event.path);
     case 'link':
-      return event.up ? 'up' : 'down';
+      return linkText(event);
+    case 'left':
+      return 'its front-end has left';
     case 'ring':
       return `ring ${event.ring} is broken and stands still: ${event.reason}`;
     case 'disconnect':

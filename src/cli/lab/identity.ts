@@ -46,7 +46,7 @@ export function settleIdentity(user: User | null): string | null {
     dropPrivileges(user);
     return `goes on as user ${user.uid}, group ${user.gid}`;
   }
-  if (process.geteuid?.() === 0) return 'goes on as root: --user gives that up when the ports are open';
+  if (process.geteuid?.() === 0) return 'warning: stays root; give --user NAME to drop it';
   try {
     dropPrivileges();
     return null;

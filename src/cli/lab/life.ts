@@ -4,6 +4,8 @@
  *
  *   prepare() ─▶ another user ─▶ open() ─▶ ... SIGUSR1, --stats: counters ... ─▶ SIGINT, SIGTERM ─▶ close() ─▶ exit 0
  *                                             └ nothing left that could work ─▶ close() ─▶ exit 1
+ *
+ * When nobody reads what it prints any more, it closes as at a signal, and exits with 141 as what SIGPIPE ends.
  */
 import { forbidNewPrivileges, ZerotxError } from '../../ports/index.ts';
 import type { Tool } from '../tool.ts';
@@ -44,6 +46,7 @@ export async function live(
   const voice = new Voice(tool, options.json === true);
   // Before workers are there, which then have it from us.
   forbidNewPrivileges();
+  tool.endsOnBrokenPipe = true;
   const ending = new Ending(tool.signal);
   let lost = 0;
   const tell = (event: LabEvent): void => {
@@ -53,21 +56,55 @@ export async function live(
     if (!running.survives(lost)) ending.fail(new ZerotxError('ENODEV', 'nothing is left that could work'));
   };
   const running = make(tell, (error) => ending.fail(error));
+  const show = (): void => {
+    running.rows().then(
+      (rows) => voice.counters(rows),
+      // A worker that comes or goes has no counters.
+      () => {},
+    );
+  };
+  // From the beginning: to whoever is early the signal must not mean what it means to Node, a debugger.
+  process.on('SIGUSR1', show);
   let rows: readonly PortRow[] = [];
   try {
-    await running.prepare();
+    await running.prepare().catch((error) => Promise.reject(wantingRoot(error)));
     const text = settleIdentity(options.user);
     if (text !== null) voice.tell({ event: 'note', text });
-    await running.open();
+    await running.open().catch((error) => Promise.reject(missingRoot(error, options.user)));
     opened(voice);
-    await whileRunning(running, voice, options.stats ?? 0, ending.over);
+    await whileRunning(running, show, options.stats ?? 0, ending.over);
     voice.tell({ event: 'note', text: 'closing' });
     rows = await running.rows();
   } finally {
     await running.close();
+    process.off('SIGUSR1', show);
   }
   voice.counters(rows);
   tool.exitCode = 0;
+}
+
+/** What refused a tap, and what would have helped. */
+function wantingRoot(error: unknown): unknown {
+  const isRefused = hasCode(error, 'EACCES') || hasCode(error, 'EPERM');
+  if (!isRefused || process.geteuid?.() === 0) return error;
+  return explained(error, 'run it with sudo; root is given up once taps are open');
+}
+
+/** What root could have done, and the user that we have become cannot. */
+function missingRoot(error: unknown, user: User | null): unknown {
+  if (user === null || !hasCode(error, 'EACCES')) return error;
+  return explained(
+    error,
+    `root was given up before, and user ${user.uid} may not write there; --user says who`,
+  );
+}
+
+function hasCode(error: unknown, code: string): error is NodeJS.ErrnoException {
+  return error instanceof Error && (error as NodeJS.ErrnoException).code === code;
+}
+
+function explained({ code, message }: NodeJS.ErrnoException, why: string): ZerotxError {
+  return new ZerotxError(code as string, `${message}; ${why}`);
 }
 
 /** Resolves at a signal, rejects at a failure. */
@@ -92,25 +129,16 @@ class Ending {
 
 async function whileRunning(
   running: Running,
-  voice: Voice,
+  show: () => void,
   statsSeconds: number,
   over: Promise<void>,
 ): Promise<void> {
-  const show = (): void => {
-    running.rows().then(
-      (rows) => voice.counters(rows),
-      // A worker that ends has no counters any more.
-      () => {},
-    );
-  };
   // It also keeps the process alive when no descriptor does.
   const checks = setInterval(() => running.check(), CHECK_MS);
   const shows = statsSeconds > 0 ? setInterval(show, statsSeconds * 1000) : null;
-  process.on('SIGUSR1', show);
   try {
     await over;
   } finally {
-    process.off('SIGUSR1', show);
     clearInterval(checks);
     if (shows !== null) clearInterval(shows);
   }

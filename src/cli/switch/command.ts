@@ -1,8 +1,8 @@
 /** `zerotx switch`: a switch between virtual machines, taps, tunnels and captures, as a file describes it. */
 
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { dirname, resolve } from 'node:path';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { userToBecome } from '../lab/identity.ts';
 import { live } from '../lab/life.ts';
 import { STATS_HELP, seconds, USER_HELP } from '../lab/options.ts';
@@ -34,7 +34,7 @@ A lab file, in YAML; docs/vm-lab.md has all of it:
       vlan: 10
       faults:
         tx: { delay: 20ms, jitter: 5ms, loss: 1% }
-      capture: vm2.pcap
+      capture: vm2.pcap             # an existing file is replaced
     uplink:
       tap: tap0
       vlan: { trunk: [10, 20] }
@@ -50,7 +50,7 @@ Examples:
   sudo zerotx switch lab.yaml
   zerotx switch lab.yaml --stats 10 --json | jq 'select(.event == "counters") | .ports.vm1'
 
-Exit code 1: a port cannot be opened. 2: the file is wrong. Closed by a signal: 0.`;
+Exit code 1: a port cannot be opened. 2: the file is wrong. Closed by a signal: 0; because nobody reads what it prints: 141.`;
 
 export function switchCommand(tool: Tool): Command {
   const command = new Command('switch')
@@ -60,7 +60,7 @@ export function switchCommand(tool: Tool): Command {
     .option('--user <name>', USER_HELP)
     .option('--stats <seconds>', STATS_HELP, seconds)
     .option('--json', 'documents, a line each, on standard output')
-    .option('--workers <n>', 'not here: a switch has one thread (zerotx vhost has several)', refuseWorkers)
+    .addOption(new Option('--workers <n>').argParser(refuseWorkers).hideHelp())
     .helpOption('-h, --help', 'print this help')
     .allowExcessArguments(false)
     .addHelpText('after', help)
@@ -76,14 +76,23 @@ function refuseWorkers(): never {
 
 async function run(tool: Tool, command: Command, file: string, options: GivenOptions): Promise<void> {
   const { check, stats, json = false } = options;
-  const { lab, problems, warnings } = readLab(source(command, file), dirname(resolve(file)));
+  const { lab, ports, problems, warnings } = readLab(
+    source(command, file),
+    dirname(resolve(file)),
+    existsSync,
+  );
   complain(tool, file, problems, warnings, json);
+  if (check === true && json) {
+    const counts = { problems: problems.length, warnings: warnings.length };
+    tool.line(printableJsonLine({ event: 'checked', ports, ...counts }));
+  }
   if (lab === null) {
     tool.exitCode = 2;
     return;
   }
   if (check === true) {
-    if (!json) tool.line(`${printable(file)}: ${lab.ports.length} ports, and nothing is wrong`);
+    const found = warnings.length === 0 ? 'nothing is wrong' : counted(warnings.length, 'warning');
+    if (!json) tool.line(`${printable(file)}: ${counted(ports, 'port')}, ${found}`);
     tool.exitCode = 0;
     return;
   }
@@ -101,8 +110,21 @@ function source(command: Command, file: string): string {
   try {
     return readFileSync(file, 'utf8');
   } catch (error) {
-    return command.error(`error: ${(error as Error).message}`);
+    const { code, message } = error as NodeJS.ErrnoException;
+    const why = READ_ERRORS[code ?? ''];
+    return command.error(`error: ${why === undefined ? message : `${printable(file)}: ${why}`}`);
   }
+}
+
+const READ_ERRORS: Readonly<Record<string, string>> = {
+  ENOENT: 'no such file',
+  ENOTDIR: 'no such file',
+  EISDIR: 'a folder, and a lab is a file',
+  EACCES: 'this user may not read it',
+};
+
+function counted(n: number, what: string): string {
+  return `${n} ${what}${n === 1 ? '' : 's'}`;
 }
 
 function complain(

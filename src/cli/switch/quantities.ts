@@ -93,7 +93,11 @@ const BYTES = { B: 1, kB: 1e3, MB: 1e6, GB: 1e9, KiB: 2 ** 10, MiB: 2 ** 20, GiB
 export function bytes(min: string, max: string): Quantity<number> {
   const any = withUnit('', BYTES, 0, Number.POSITIVE_INFINITY);
   const [from = 0, to = 0] = [any.parse(min, min), any.parse(max, max)];
-  const sized = withUnit(`a size from ${min} to ${max}, such as 64KiB`, BYTES, from, to);
+  const example = ['64KiB', '64MiB'].find((one) => {
+    const size = any.parse(one, one);
+    return size !== undefined && size >= from && size <= to;
+  });
+  const sized = withUnit(`a size from ${min} to ${max}, such as ${example ?? max}`, BYTES, from, to);
   return {
     expected: sized.expected,
     parse(value, source) {

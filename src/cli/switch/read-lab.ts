@@ -3,6 +3,7 @@ import { resolve } from 'node:path';
 import type { Faults, Rate, StormLimits, SwitchPortOptions, VlanOptions } from '../../switch/index.ts';
 import { stableMac } from '../lab/qemu.ts';
 import { LabDocument, type Problem } from './document.ts';
+import { warnOfFiles } from './files.ts';
 import {
   given,
   KINDS,
@@ -20,11 +21,15 @@ import { checkTogether, type PortPlaces } from './together.ts';
 export interface ReadLab {
   /** Null when there are problems. */
   readonly lab: Lab | null;
+  /** How many ports it has, as far as they can be read. */
+  readonly ports: number;
   readonly problems: readonly Problem[];
-  /** What works, but is perhaps not meant. */
+  /** What works, but is perhaps not meant; none when there are problems. */
   readonly warnings: readonly Problem[];
 }
 
+const PORTS_KEY = 'ports: what the switch joins, by name';
+const NEEDS_PORTS = `it needs ${PORTS_KEY}`;
 const NAME = /^[\w.-]{1,64}$/;
 const VLAN = integer(1, 4094);
 const FRAMES_PER_SECOND = integer(0, 1_000_000_000);
@@ -32,23 +37,33 @@ const MAC_LIMIT = integer(1, 1_048_576);
 const PORTS_MAX = 1024;
 const MACS_MAX = 64;
 
-/** `folder`: what paths in the file are relative to. */
-export function readLab(source: string, folder: string): ReadLab {
+/** `folder`: what paths in the file are relative to. `isThere`: whether there is a file or folder, to warn of those that are missing. */
+export function readLab(
+  source: string,
+  folder: string,
+  isThere: (path: string) => boolean = () => true,
+): ReadLab {
   const document = new LabDocument(source);
   // What the text of a broken file would mean is a guess.
-  const root = document.problems.length > 0 ? undefined : Section.of(document, document.root, null, '');
-  const lab = root === undefined ? null : readRoot(root, folder);
+  const root =
+    document.problems.length > 0 ? undefined : Section.of(document, document.root, null, '', NEEDS_PORTS);
+  const lab = root === undefined ? null : readRoot(root, folder, isThere);
   const { problems, warnings } = document;
-  return { lab: problems.length > 0 ? null : lab, problems, warnings };
+  const ports = lab?.ports.length ?? 0;
+  return problems.length > 0
+    ? { lab: null, ports, problems, warnings: [] }
+    : { lab, ports, problems, warnings };
 }
 
-function readRoot(root: Section, folder: string): Lab {
+function readRoot(root: Section, folder: string, isThere: (path: string) => boolean): Lab {
   const options = readSwitch(root);
   const places = new Map<string, PortPlaces>();
   const ports: LabPort[] = [];
   const all = root.has('ports') ? root.section('ports') : undefined;
-  if (!root.has('ports')) root.document.report(null, 'the file needs ports: what the switch joins, by name');
-  for (const [name, section] of all?.sections() ?? []) {
+  if (!root.has('ports')) root.document.report(null, `the file needs ${PORTS_KEY}`);
+  for (const [name, section] of all?.sections(
+    'it needs a kind, as in { vhost: vm1.sock } or { tap: tap0 }',
+  ) ?? []) {
     if (!NAME.test(name))
       root.document.report(
         all?.placeOf(name),
@@ -63,6 +78,7 @@ function readRoot(root: Section, folder: string): Lab {
     root.document.report(root.valuePlace('ports'), `a switch has 1 to ${PORTS_MAX} ports`);
   root.end();
   checkTogether(root, { options, ports }, places);
+  warnOfFiles(root.document, ports, places, isThere);
   return { options, ports };
 }
 
@@ -133,7 +149,9 @@ function readVlan(section: Section): VlanOptions | undefined {
   const trunk = own.list('trunk', VLAN);
   const native = own.take('native', VLAN);
   own.end();
-  if (own.has('access') === own.has('trunk'))
+  if (own.has('access') && own.has('trunk'))
+    own.document.report(own.place, `${own.path} has access and trunk, and is one of them`);
+  else if (!own.has('access') && !own.has('trunk'))
     own.document.report(
       own.place,
       `${own.path} needs access (one VLAN, untagged) or trunk (several, tagged)`,

@@ -57,6 +57,7 @@ export class LabSwitch implements Running {
     for (const { kind, inner, capture } of this.#members) {
       capture?.open();
       if (!isPrivileged(kind)) await openPort(inner);
+      this.#watch.opened(inner);
     }
   }
 

@@ -30,10 +30,17 @@ export class Section {
   }
 
   /** The section that `node` is; undefined and reported when it is none. */
-  static of(document: LabDocument, node: Node | null, place: Place, path: string): Section | undefined {
+  static of(
+    document: LabDocument,
+    node: Node | null,
+    place: Place,
+    path: string,
+    hint = 'it needs keys with values',
+  ): Section | undefined {
     const map = document.resolve(node);
     if (isMap(map)) return new Section(document, map, place, path);
-    document.report(map ?? place, `${path === '' ? 'the file' : path}: keys with values are needed here`);
+    const what = path === '' ? 'the file' : path;
+    document.report(map ?? place, `${what} is ${shown(map)}: ${hint}`);
     return undefined;
   }
 
@@ -73,14 +80,15 @@ export class Section {
     return undefined;
   }
 
-  /** A list of values, or one value instead of a list of one. */
+  /** A list of values, or one value instead of a list of one; undefined when one of them is wrong. */
   list<T>(key: string, quantity: Quantity<T>): readonly T[] | undefined {
     const entry = this.#take(key);
     if (entry === undefined) return undefined;
     const node = this.document.resolve(entry.value);
     const nodes = isSeq(node) ? (node.items as Node[]) : [entry.value];
     const values = nodes.map((one) => this.#parse(key, one, entry.key, quantity));
-    return values.filter((value) => value !== undefined);
+    const known = values.filter((value) => value !== undefined);
+    return known.length === values.length ? known : undefined;
   }
 
   /** Whether the value of the key is a section. */
@@ -88,16 +96,17 @@ export class Section {
     return isMap(this.document.resolve(this.#entries.get(key)?.value));
   }
 
-  section(key: string): Section | undefined {
+  /** `hint`: what would be right when it is none. */
+  section(key: string, hint?: string): Section | undefined {
     const entry = this.#take(key);
     if (entry === undefined) return undefined;
-    return Section.of(this.document, entry.value, entry.key, this.#name(key));
+    return Section.of(this.document, entry.value, entry.key, this.#name(key), hint);
   }
 
   /** Sections behind all keys, whatever these are. */
-  *sections(): Generator<[string, Section]> {
+  *sections(hint: string): Generator<[string, Section]> {
     for (const key of this.#entries.keys()) {
-      const section = this.section(key);
+      const section = this.section(key, hint);
       if (section !== undefined) yield [key, section];
     }
   }

@@ -18,7 +18,7 @@ Uplinks:
                                   without vnet. Between two zerotx vnet lets segments of 64 KiB through
   dgram:local=A,remote=B          a frame in each datagram; A and B are HOST:PORT or unix:PATH
   vxlan:vni=42,remote=192.0.2.7   a tunnel (RFC 7348)
-  pcap:FILE                       writes what the guest sends; pcap:replay=FILE gives it what was captured
+  pcap:FILE                       writes what the guest sends, to a new file or over an old one; pcap:replay=FILE gives it what was captured
   More settings, such as queues=, name= and zerocopy=, follow a comma.
 
 Prints on standard output what to start the guest with, and on standard error what happens. SIGINT and SIGTERM close
@@ -37,7 +37,7 @@ Examples:
   zerotx vhost --socket vm1.sock --uplink stream:192.0.2.7:9000,vnet --pcap vm1.pcap
   zerotx vhost --socket a.sock --uplink tap:tap0 --socket b.sock --uplink tap:tap1 --workers 2
 
-Exit code 1: a port cannot be opened, or every uplink is lost. Closed by a signal: 0.`;
+Exit code 1: a port cannot be opened, or every uplink is lost. Closed by a signal: 0; because nobody reads what it prints: 141.`;
 
 export function vhostCommand(tool: Tool): Command {
   const command = new Command('vhost')
@@ -76,7 +76,11 @@ export function vhostCommand(tool: Tool): Command {
     )
     .option('--hold-ms <n>', 'a lent frame is overtaken after so long; 5', count('time', 1, 60_000))
     .option('--workers <n>', 'threads for several pairs', count('number of workers', 1, 64))
-    .option('--pcap <file>', 'capture what the device takes and gives', repeated)
+    .option(
+      '--pcap <file>',
+      'capture what the device takes and gives; an existing file is replaced',
+      repeated,
+    )
     .option('--user <name>', USER_HELP)
     .option('--stats <seconds>', STATS_HELP, seconds)
     .option('--json', 'documents, a line each, on standard output')

@@ -51,6 +51,7 @@ class Pair {
   async open(): Promise<void> {
     this.#capture?.open();
     if (!PRIVILEGED.test(this.#settings.uplink)) await openPort(this.#uplink);
+    this.#watch.opened(this.#uplink);
     await openPort(this.#device);
   }
 

@@ -76,6 +76,10 @@ export class WorkerPairs implements Running {
   /** Deals `settings` out to `count` workers. */
   constructor(settings: readonly PairSettings[], count: number, tell: Tell, failed: (error: Error) => void) {
     this.#pairs = settings.length;
+    if (count > settings.length) {
+      const pairs = settings.length === 1 ? '1 pair needs' : `${settings.length} pairs need`;
+      tell({ event: 'note', text: `--workers ${count}: ${pairs} no more than ${settings.length}` });
+    }
     this.#workers = Array.from({ length: Math.min(count, settings.length) }, (_, worker) => {
       const dealt = settings.filter((_pair, i) => i % count === worker);
       return new PairWorker(dealt, tell, failed);

@@ -143,7 +143,6 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   framesWrite: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
   framesSendmmsg: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
   framesStream: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20), number, number),
-  framesSendLent: fc.tuple(descriptor, table, fc.nat(9), bytes, number, number),
   framesRead: fc.tuple(descriptor, table, number, fc.constantFrom(0, 10, 12)),
   framesRecvmmsg: fc.tuple(descriptor, table, number, bytes, fc.nat(20), bytes),
 };

@@ -137,7 +137,6 @@ function kernel(): void {
     assert.equal(native().framesRead(b, into.bytes, 8, 0), 2);
     assert.deepEqual([...headOf(into, 1)], [...new Uint8Array(1000).fill(1)]);
   }
-  assert.equal(native().framesSendLent(a, frames.bytes, 1, new Uint8Array(10), 0, 0), -EFAULT);
   assert.equal(native().framesStream(a, frames.bytes, all(3), 1, 2, new Uint8Array(0), 0, 0, 0), -EFAULT);
   assert.equal(memory.space.poisoned, false);
   for (const fd of [a, b]) calls.close(fd);

@@ -1,0 +1,195 @@
+/**
+ * Kick, call and error descriptors of a front-end that is hostile: such as would make us wait, such as would make us run in a circle,
+ * and more of them than there are rings.
+ */
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { constants, openSync, writeSync } from 'node:fs';
+import { afterEach, describe, it } from 'node:test';
+import { native } from '../../src/sys/binding.ts';
+import * as calls from '../../src/sys/calls.ts';
+import { SO_SNDBUF, SOL_SOCKET } from '../../src/sys/constants.ts';
+import { adopt, eventfd, socketPair } from '../../src/sys/fds.ts';
+import { type Oddities, oddities } from '../support/hostile-fds.ts';
+import { counter, type HostileGuest, PAYLOAD, RX, soon, TX, turns } from '../support/hostile-guest.ts';
+import {
+  deliver,
+  endScenes,
+  frameOf,
+  openFds,
+  openScene,
+  type Scene,
+  Witness,
+} from '../support/hostile-scene.ts';
+import { newPath } from '../support/vhost-scene.ts';
+import { u64 } from '../support/vhost-session.ts';
+
+const timeout = 60_000;
+const EPERM = 1;
+const KICK = 12;
+const CALL = 13;
+const ERR = 14;
+/** The largest that an eventfd counts to. */
+const FULL = 2n ** 64n - 2n;
+
+async function sends(scene: Scene, guest: HostileGuest, kick: () => void = () => {}): Promise<void> {
+  const came = scene.recorder.count;
+  guest.send(frameOf(300, came));
+  kick();
+  await soon('its descriptor', () => guest.tx.driver.reap().length === 1);
+  assert.equal(scene.recorder.count, came + 1);
+}
+
+/** Makes writes to it wait, and fills it. libuv clears the flag for a child's standard input. */
+function clogged(): number {
+  const fd = eventfd();
+  assert.equal(spawnSync('true', { stdio: [fd, 'ignore', 'ignore'] }).status, 0);
+  writeSync(fd, new Uint8Array(BigUint64Array.of(FULL).buffer));
+  return fd;
+}
+
+describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
+  afterEach(endScenes);
+
+  const taken = new Set(['a socket', 'a socket of packets']);
+  for (const [name, request] of [
+    ['kick', KICK],
+    ['call', CALL],
+    ['err', ERR],
+  ] as const) {
+    it(`${name}: only what can neither wait nor ask somebody is taken, the rest is refused and closed`, async () => {
+      const witness = await Witness.arrive();
+      const scene = await openScene();
+      const guest = await scene.boot();
+      const odd: Oddities = oddities();
+      const baseline = openFds();
+      for (const [what, fd] of odd.all) {
+        const answer = await guest.front.ack(request, u64(TX), [fd]);
+        assert.equal(answer, taken.has(what) ? 0 : EPERM, what);
+        assert.equal(
+          await guest.front.ack(request, u64(TX), [name === 'call' ? guest.tx.callFd : guest.tx.kickFd]),
+          0,
+        );
+        await soon(`${what} is closed`, () => openFds() === baseline);
+        await sends(scene, guest);
+      }
+      odd.close();
+      await witness.testifies();
+    });
+  }
+
+  it('a call descriptor that is full, and waits when it is written to: signalled, and nobody waits', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const fd = clogged();
+    for (const request of [CALL, ERR]) {
+      assert.equal(await guest.front.ack(request, u64(TX), [fd]), 0);
+      assert.equal(await guest.front.ack(request, u64(RX), [fd]), 0);
+    }
+    for (let i = 0; i < 50; i++) {
+      await sends(scene, guest);
+      guest.post(PAYLOAD, 2000);
+      deliver(scene, frameOf(100));
+      assert.equal(guest.rx.driver.reap().length, 1);
+    }
+    guest.tx.offer(999);
+    guest.tx.kick();
+    await soon('broken', () => scene.broken.length === 1);
+    calls.close(fd);
+  });
+
+  it('a kick descriptor that is full: each signal of the kernel is heard', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const fd = clogged();
+    assert.equal(await guest.front.ack(KICK, u64(TX), [fd]), 0);
+    for (let i = 0; i < 20; i++) await sends(scene, guest, () => native().eventfdSignal(fd));
+    calls.close(fd);
+  });
+
+  it('a call socket that nobody reads, and that is gone: frames go on', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const [ours, theirs] = socketPair();
+    native().setsockoptInt(theirs, SOL_SOCKET, SO_SNDBUF, 1);
+    assert.equal(await guest.front.ack(CALL, u64(TX), [theirs]), 0);
+    calls.close(theirs);
+    for (let i = 0; i < 1000; i++) await sends(scene, guest);
+    calls.close(ours);
+    for (let i = 0; i < 5; i++) await sends(scene, guest);
+    assert.ok(scene.device.stats().details.signalErrors > 0);
+  });
+
+  it('a kick socket whose other end is gone: the ring goes on without', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const [ours, theirs] = socketPair();
+    assert.equal(await guest.front.ack(KICK, u64(TX), [theirs]), 0);
+    calls.close(theirs);
+    await sends(scene, guest, () => native().sendv(ours, [Uint8Array.of(1)], 1, 0));
+    calls.close(ours);
+    await turns(20);
+    assert.equal(await guest.front.ack(KICK, u64(TX), [guest.tx.kickFd]), 0);
+    await sends(scene, guest);
+  });
+
+  it('pipes: to be listened to, and not to be written to', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const path = `${newPath()}-pipe`;
+    assert.equal(spawnSync('mkfifo', [path]).status, 0);
+    const pipe = adopt(openSync(path, constants.O_RDWR | constants.O_NONBLOCK));
+    assert.equal(await guest.front.ack(CALL, u64(TX), [pipe]), EPERM);
+    assert.equal(await guest.front.ack(ERR, u64(TX), [pipe]), EPERM);
+    assert.equal(await guest.front.ack(KICK, u64(TX), [pipe]), 0);
+    assert.equal(await guest.front.ack(KICK, u64(TX), [guest.tx.kickFd]), 0);
+    await sends(scene, guest);
+    calls.close(pipe);
+  });
+
+  it('the same eventfd for everything: no circle', async () => {
+    const witness = await Witness.arrive();
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const fd = eventfd();
+    for (const index of [RX, TX]) {
+      for (const request of [CALL, ERR, KICK])
+        assert.equal(await guest.front.ack(request, u64(index), [fd]), 0);
+    }
+    for (let i = 0; i < 20; i++) await sends(scene, guest, () => native().eventfdSignal(fd));
+    await turns(50);
+    const { kicks, signals } = scene.device.stats().details;
+    await turns(200);
+    const now = scene.device.stats().details;
+    assert.deepEqual([now.kicks, now.signals], [kicks, signals], 'it rests');
+    assert.ok(kicks < 500, `${kicks} kicks`);
+    calls.close(fd);
+    await witness.testifies();
+  });
+
+  it('the socket of the front-end itself: what is signalled comes back as a message that makes no sense', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    assert.equal(await guest.front.ack(CALL, u64(TX), [guest.front.fd]), 0);
+    // A header is a signal and a half, and one was for the descriptor itself.
+    guest.send(frameOf(100));
+    await soon('closed', () => scene.failures.length === 1);
+    assert.match(String(scene.failures[0]), /EPROTO|version/);
+  });
+
+  it('thousands of them, one after the other: as many are open as there are rings', async () => {
+    const scene = await openScene();
+    const guest = await scene.boot();
+    const baseline = openFds();
+    const files = [eventfd(), eventfd()];
+    for (let i = 0; i < 6000; i++) {
+      guest.front.say(12 + (i % 3), u64(i & 1), [files[i % 2] as number]);
+      if (i % 32 === 31) {
+        await guest.barrier();
+        assert.ok(openFds() <= baseline + 2);
+      }
+    }
+    assert.equal(counter(guest.tx.errFd), 0);
+    for (const fd of files) calls.close(fd);
+  });
+});
