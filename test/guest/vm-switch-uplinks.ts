@@ -130,7 +130,6 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
         const { lentNow, details } = left?.device ?? {};
         assert.equal(lentNow, 0);
         assert.equal(details?.ledger.reported, details?.ledger.taken);
-        console.log(JSON.stringify(details?.ledger));
         if (zerocopy === 'force') assert.ok((details?.ledger.lent ?? 0) > 20);
       });
     });
