@@ -2,6 +2,7 @@
 import { checkObject, checkOptionalInteger, checkString, wrongRange } from '../core/arguments.ts';
 import { OFFLOAD_ALL } from '../core/port.ts';
 import type { Frontend } from './features.ts';
+import { macOption } from './mac.ts';
 
 export interface VhostUserDeviceOptions {
   /** The Unix socket. */
@@ -53,7 +54,7 @@ export function checkDeviceOptions(options: VhostUserDeviceOptions): void {
   checkObject('options', options);
   checkString('options.path', options.path);
   if (options.name !== undefined) checkString('options.name', options.name);
-  if (options.mac !== undefined) parseMac(options.mac);
+  macOption(options.mac);
   for (const [name, allowed] of Object.entries(CHOICES)) {
     const value = options[name as keyof typeof CHOICES];
     if (value !== undefined && !(allowed as readonly unknown[]).includes(value)) {
@@ -72,17 +73,4 @@ export function checkDeviceOptions(options: VhostUserDeviceOptions): void {
   checkOptionalInteger('options.lentMax', options.lentMax, 0, 32_768);
   checkOptionalInteger('options.drainMs', options.drainMs, 0, TIMEOUT_MS_MAX);
   checkOptionalInteger('options.regionBytesMax', options.regionBytesMax, 4096, Number.MAX_SAFE_INTEGER);
-}
-
-export function randomMac(): Uint8Array {
-  const mac = crypto.getRandomValues(new Uint8Array(6));
-  // Locally administered, unicast.
-  mac[0] = ((mac[0] as number) & 0xfc) | 0x02;
-  return mac;
-}
-
-export function parseMac(text: string): Uint8Array {
-  if (!/^([0-9a-f]{2}:){5}[0-9a-f]{2}$/i.test(text))
-    throw wrongRange('options.mac', 'six hexadecimal bytes with colons', text);
-  return Uint8Array.from(text.split(':'), (byte) => Number.parseInt(byte, 16));
 }

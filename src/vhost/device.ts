@@ -23,7 +23,8 @@ import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
 import { reactor } from '../sys/reactor.ts';
 import { RARP_BYTES, writeRarp } from '../wire/rarp.ts';
-import { checkDeviceOptions, parseMac, randomMac, type VhostUserDeviceOptions } from './device-options.ts';
+import { checkDeviceOptions, type VhostUserDeviceOptions } from './device-options.ts';
+import { macOption } from './mac.ts';
 import { type DeviceCounters, deviceCounters, NetDevice } from './net-device.ts';
 import { type Poller, poller } from './poller.ts';
 import { Borrowers } from './selector.ts';
@@ -77,7 +78,7 @@ export class VhostUserDevice extends EventEmitter<VhostUserDeviceEvents> impleme
     this.#options = options;
     this.path = options.path;
     this.name = options.name ?? options.path;
-    this.#mac = options.mac === undefined ? randomMac() : parseMac(options.mac);
+    this.#mac = macOption(options.mac);
     this.#poller = poller;
     this.#detached = { zeroCopy: 'never', thresholdBytes: Number.POSITIVE_INFINITY, offloads: 0, mtu };
     this.#server = new VhostServer({

@@ -1,5 +1,4 @@
 /** Options of a front-end: what they mean, their defaults, and what is refused. */
-import { randomBytes } from 'node:crypto';
 import {
   checkInteger,
   checkObject,
@@ -12,6 +11,7 @@ import {
 import { type Features, isRingSize, VIRTQUEUE_SIZE_MAX } from '../wire/virtio.ts';
 import { FRONTEND_FEATURES, FRONTEND_PROTOCOL_FEATURES } from './frontend-features.ts';
 import { MEMORY_BYTES_MAX } from './frontend-memory.ts';
+import { macOption } from './mac.ts';
 
 export interface VhostUserFrontendOptions {
   /** The Unix socket: of the back-end, or to listen at. */
@@ -89,7 +89,7 @@ export function frontendSettings(options: VhostUserFrontendOptions): FrontendSet
     features: options.features ?? FRONTEND_FEATURES,
     protocolFeatures: options.protocolFeatures ?? FRONTEND_PROTOCOL_FEATURES,
     mtu: options.mtu ?? null,
-    mac: options.mac === undefined ? randomMac() : parseMac(options.mac),
+    mac: macOption(options.mac),
     polled: options.polled ?? false,
     devicePolls: options.devicePolls ?? false,
     latency: options.latency ?? false,
@@ -123,18 +123,4 @@ function check(options: VhostUserFrontendOptions): void {
     checkOptionalInteger(`options.${name}`, options[name], 1, TIME_MAX_MS);
   }
   checkSignal('options.signal', options.signal);
-}
-
-function parseMac(text: string): Uint8Array {
-  if (!/^([0-9a-f]{2}:){5}[0-9a-f]{2}$/i.test(text)) {
-    throw wrongRange('options.mac', 'six hexadecimal bytes with colons', text);
-  }
-  return Uint8Array.from(text.split(':'), (byte) => Number.parseInt(byte, 16));
-}
-
-function randomMac(): Uint8Array {
-  const mac = Uint8Array.from(randomBytes(6));
-  // Locally administered, unicast.
-  mac[0] = 0x02;
-  return mac;
 }

@@ -257,6 +257,7 @@ export class TxLedger {
 
   /** Puts the used entries that are due, and sets aside what is overdue. How many were put: the caller publishes them. */
   report(nowMs: number): number {
+    if (this.#detached) return 0;
     this.#see(nowMs);
     this.#told = false;
     let put = 0;

@@ -23,7 +23,7 @@ import {
   TAIL_START,
 } from '../core/frames.ts';
 import type { FrameReceiver, Port, PortCounters } from '../core/port.ts';
-import type { ReleaseQueue } from '../core/releases.ts';
+import { type ReleaseQueue, releases } from '../core/releases.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import type { Native } from '../sys/binding.ts';
 import { createFrameTable } from '../sys/frame-table.ts';
@@ -143,9 +143,8 @@ export class TxQueue implements FrameOwner {
     this.#peek();
     // A disabled ring is emptied, not stopped (vhost-user specification, "Ring states").
     const drops = receiver === null || !this.enabled;
-    const taken = drops ? table.count : receiver(table, from);
-    if (drops) this.#counters.rxDropped += table.count;
-    else this.#count(taken);
+    const taken = drops ? table.count : this.#offer(receiver, from);
+    if (drops) this.#counters.rxDropped += taken;
     const { records } = table;
     for (let i = 0; i < taken; i++) this.ledger.finish(records[i * FRAME_WORDS + FRAME_SLOT] as number);
     const left = table.count - taken;
@@ -247,12 +246,29 @@ export class TxQueue implements FrameOwner {
     table.count = kept;
   }
 
-  #count(taken: number): void {
-    const { records } = this.#table;
+  /** A program's receiver that throws loses the frames, and the error is uncaught; the guest has its chains back all the same. */
+  #received(receiver: FrameReceiver, from: Port): number {
+    try {
+      return receiver(this.#table, from);
+    } catch (error) {
+      releases.run(() => {
+        throw error;
+      });
+      return this.#table.count;
+    }
+  }
+
+  /** How many frames the receiver is done with, from the first. */
+  #offer(receiver: FrameReceiver, from: Port): number {
+    const { count, records } = this.#table;
+    // Before the call: afterwards a tag may have been taken out of a frame.
     let bytes = 0;
-    for (let i = 0; i < taken; i++) bytes += records[i * FRAME_WORDS + FRAME_BYTES] as number;
+    for (let i = 0; i < count; i++) bytes += records[i * FRAME_WORDS + FRAME_BYTES] as number;
+    const taken = Math.min(count, this.#received(receiver, from));
+    for (let i = taken; i < count; i++) bytes -= records[i * FRAME_WORDS + FRAME_BYTES] as number;
     this.#counters.rxFrames += taken;
     this.#counters.rxBytes += bytes;
+    return taken;
   }
 
   /**

@@ -112,9 +112,7 @@ export class TxRing implements Polled {
       return 0;
     }
     ledger.drain();
-    this.queue.settle();
-    if (!ledger.awaited) return 0;
-    return this.#drain().then(() => {
+    const end = (): number => {
       this.queue.settle();
       if (ledger.lent > 0) {
         this.#quiet = true;
@@ -122,7 +120,10 @@ export class TxRing implements Polled {
         this.#breakDown();
       }
       return 0;
-    });
+    };
+    this.queue.settle();
+    // What is in quarantine is not waited for, and is not back either.
+    return ledger.awaited ? this.#drain().then(end) : end();
   }
 
   /** The end, without a word to the ring: it may be gone already. */

@@ -10,6 +10,13 @@ import { blast, Host, reaches } from './vm-machines.ts';
 const MB = 1_000_000;
 const RESETS = scaled(2, 20);
 
+/** What a guest's kernel says when a device does what none should: an entry that was not in the ring, a queue that stands still. */
+const COMPLAINTS = 'BUG|WARNING|Call Trace|is not a head|NETDEV WATCHDOG|hw csum failure|bad gso';
+
+async function complaints(guest: Vm): Promise<string> {
+  return await guest.run(`dmesg | grep -E '${COMPLAINTS}' || true`);
+}
+
 export function lifeTests(pair: Pair, path: (name: string) => string): void {
   const stream = (cabling: Cabling, from: Side, to: Side, bytes: number): Promise<unknown> =>
     blast({ from: pair[from], to: pair[to], at: `${cabling.address(to)}:5000`, bytes, zerocopy: true });
@@ -40,6 +47,10 @@ export function lifeTests(pair: Pair, path: (name: string) => string): void {
         await Promise.all([stream(cabling, from, to, 150 * MB), crash()]);
       });
     }
+  });
+
+  it('no guest has complained', { timeout: 30_000 }, async () => {
+    for (const guest of [pair.left, pair.right]) assert.equal(await complaints(guest), '');
   });
 
   describe('a guest that is reset', () => {
@@ -105,6 +116,7 @@ export function lifeTests(pair: Pair, path: (name: string) => string): void {
       for (const [from, to] of Cabling.ways)
         await blast({ from: again[from], to: again[to], at: `${cabling.address(to)}:5001`, bytes: 20 * MB });
       assert.deepEqual([lab.memory().length, lab.descriptors()], [2, descriptors]);
+      assert.equal((await complaints(next)) + (await complaints(pair.right)), '');
     });
   });
 }

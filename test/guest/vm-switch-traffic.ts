@@ -14,26 +14,41 @@ const SIZES = [1, 22, 213, 214, 215, 1471, 1472, 1473, 9000, 65_507];
 /** An Ethernet frame without tag, for an MTU of 1500. */
 const FRAME_BYTES = 1514;
 
-/** `path` is in a folder for sockets. */
-export function trafficTests(pair: Pair, path: (name: string) => string): void {
-  async function bothWays(
-    cabling: Cabling,
-    bytes: number,
-    zerocopy: boolean,
-    six = false,
-  ): Promise<Blasted[]> {
-    const results: Blasted[] = [];
-    for (const [from, to] of Cabling.ways) {
-      const address = six ? `[${cabling.address6(to)}]` : cabling.address(to);
-      const result = await blast({
-        ...{ from: pair[from], to: pair[to], at: `${address}:5000`, bytes, zerocopy },
-      });
-      console.log(`${from} to ${to}${zerocopy ? ', lent' : ''}: ${result.mbitPerSecond} Mbit/s`);
-      results.push(result);
-    }
-    return results;
-  }
+type Path = (name: string) => string;
 
+/** `path` is in a folder for sockets. */
+export function trafficTests(pair: Pair, path: Path): void {
+  plainTests(pair, path);
+  bareTests(pair, path);
+  jumboTests(pair, path);
+  queueTests(pair, path);
+}
+
+async function bothWays(
+  pair: Pair,
+  cabling: Cabling,
+  bytes: number,
+  zerocopy: boolean,
+  six = false,
+): Promise<Blasted[]> {
+  const results: Blasted[] = [];
+  for (const [from, to] of Cabling.ways) {
+    const address = six ? `[${cabling.address6(to)}]` : cabling.address(to);
+    const result = await blast({
+      ...{ from: pair[from], to: pair[to], at: `${address}:5000`, bytes, zerocopy },
+    });
+    console.log(`${from} to ${to}${zerocopy ? ', lent' : ''}: ${result.mbitPerSecond} Mbit/s`);
+    results.push(result);
+  }
+  return results;
+}
+
+/** Bytes of each frame in a capture. */
+function frameLengths(file: string): number[] {
+  return readPackets(readFileSync(file)).map(({ wireBytes }) => wireBytes);
+}
+
+function plainTests(pair: Pair, path: Path): void {
   describe('guests with all offloads', () => {
     const made = cabled(pair, {
       path,
@@ -48,15 +63,17 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
     });
 
     it(`${STREAM_BYTES / MB} MB over TCP each way, byte for byte`, { timeout: 200_000 }, async () => {
-      await bothWays(made.cabling, STREAM_BYTES, false);
+      await bothWays(pair, made.cabling, STREAM_BYTES, false);
     });
 
     it('the same by MSG_ZEROCOPY: nothing in a guest is copied', { timeout: 200_000 }, async () => {
-      for (const { copied } of await bothWays(made.cabling, STREAM_BYTES, true)) assert.equal(copied, 0);
+      for (const { copied } of await bothWays(pair, made.cabling, STREAM_BYTES, true))
+        assert.equal(copied, 0);
     });
 
     it('TCP over IPv6', { timeout: 60_000 }, async () => {
-      for (const { copied } of await bothWays(made.cabling, 20 * MB, true, true)) assert.equal(copied, 0);
+      for (const { copied } of await bothWays(pair, made.cabling, 20 * MB, true, true))
+        assert.equal(copied, 0);
     });
 
     it('datagrams of many sizes', { timeout: 100_000 }, async () => {
@@ -71,7 +88,7 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
         rxBytes?: number;
       }[])
         assert.ok(rxBytes / rxFrames > 3 * FRAME_BYTES, `${rxBytes} bytes in ${rxFrames} frames`);
-      const lengths = readPackets(readFileSync(path('left.pcap'))).map(({ wireBytes }) => wireBytes);
+      const lengths = frameLengths(path('left.pcap'));
       const long = lengths.filter((bytes) => bytes > FRAME_BYTES);
       console.log(`${long.length} of ${lengths.length} frames are longer than ${FRAME_BYTES} bytes`);
       assert.ok(Math.max(...long) > 60_000);
@@ -93,7 +110,9 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
       }
     });
   });
+}
 
+function bareTests(pair: Pair, path: Path): void {
   describe('a guest without offloads, and one with them', () => {
     const none = { guest_csum: false, guest_tso4: false, guest_tso6: false, csum: false, mrg_rxbuf: false };
     const made = cabled(pair, {
@@ -104,8 +123,8 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
     });
 
     it('the switch cuts segments and fills in checksums', { timeout: 100_000 }, async () => {
-      await bothWays(made.cabling, 20 * MB, true);
-      await bothWays(made.cabling, 5 * MB, false, true);
+      await bothWays(pair, made.cabling, 20 * MB, true);
+      await bothWays(pair, made.cabling, 5 * MB, false, true);
       for (const [from, to] of Cabling.ways)
         await echoes(pair[from], pair[to], `${made.cabling.address(to)}:5001`, SIZES);
       const { left, right } = await made.cabling.lab.counters();
@@ -115,7 +134,9 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
       assert.deepEqual([droppedSize, droppedOffload, droppedHeader], [0, 0, 0]);
     });
   });
+}
 
+function jumboTests(pair: Pair, path: Path): void {
   describe('jumbo frames', () => {
     const device = { mtu: 9000 };
     const properties = { host_mtu: 9000, host_tso4: false, host_tso6: false };
@@ -139,14 +160,16 @@ export function trafficTests(pair: Pair, path: (name: string) => string): void {
         await pings(pair[from], cabling.address(to));
         await echoes(pair[from], pair[to], `${cabling.address(to)}:5001`, [1472, 8972, 8973, 65_507]);
       }
-      await bothWays(cabling, 50 * MB, true);
-      const lengths = readPackets(readFileSync(path('jumbo.pcap'))).map(({ wireBytes }) => wireBytes);
+      await bothWays(pair, cabling, 50 * MB, true);
+      const lengths = frameLengths(path('jumbo.pcap'));
       assert.equal(Math.max(...lengths), 9014);
       const full = lengths.filter((bytes) => bytes === 9014).length;
       assert.ok(full > 1000, `${full} frames are full`);
     });
   });
+}
 
+function queueTests(pair: Pair, path: Path): void {
   describe('two queue pairs', () => {
     const end = { queuePairs: 2 };
     const made = cabled(pair, {

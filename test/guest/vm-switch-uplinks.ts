@@ -38,18 +38,40 @@ async function exchange(
   await echoes(host, guest, `${guestAddress}:5001`, SIZES);
 }
 
-/** The tests that have a kernel at the other end run in a network namespace with a /sys of its own. */
-export function uplinkTests(pair: Pair, path: (name: string) => string): void {
-  let here: Host;
-  let far: Netns;
-  let there: Host;
-  before(async () => {
-    run('mount -t sysfs sysfs /sys');
-    far = await Netns.make();
-    [here, there] = await Promise.all([Host.make(), Host.make(far)]);
-  });
-  after(() => far?.end());
+/** The network namespace of the tests, and another one. */
+interface Hosts {
+  readonly here: Host;
+  readonly far: Netns;
+  readonly there: Host;
+}
 
+/** What all these tests have in common. */
+interface Surroundings {
+  readonly pair: Pair;
+  readonly path: (name: string) => string;
+  readonly hosts: Hosts;
+}
+
+export function uplinkTests(pair: Pair, path: (name: string) => string): void {
+  const hosts = {} as { -readonly [K in keyof Hosts]: Hosts[K] };
+  before(async () => {
+    // Where the devices of this namespace are shown.
+    run('mount -t sysfs sysfs /sys');
+    const far = await Netns.make();
+    const [here, there] = await Promise.all([Host.make(), Host.make(far)]);
+    Object.assign(hosts, { here, far, there });
+  });
+  after(() => hosts.far?.end());
+
+  const at: Surroundings = { pair, path, hosts };
+  tapTests(at);
+  macvtapTests(at);
+  vxlanTests(at);
+  qemuTests(at);
+  trunkTests(at);
+}
+
+function tapTests({ pair, path, hosts }: Surroundings): void {
   describe('a guest and a tap of this machine', () => {
     const made = cabled(pair, { name: 'tap', net: 20, path, right: null, ports: { lan: { tap: 'lan0' } } });
 
@@ -58,19 +80,21 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       const { lab } = made.cabling;
       // A tap that is not up yet refuses what guests say of themselves.
       const early = (await lab.counters()).lan?.txErrors;
-      await exchange(pair.left, made.cabling.address('left'), here, '10.20.0.100');
+      await exchange(pair.left, made.cabling.address('left'), hosts.here, '10.20.0.100');
       const { lan, left } = await lab.counters();
       assert.equal(lan?.txErrors, early);
       assert.ok((lan?.txBytes ?? 0) / (lan?.txFrames ?? 1) > 3000, 'segments reach the host uncut');
       assert.ok((left?.txBytes ?? 0) / (left?.txFrames ?? 1) > 3000, 'and the guest');
     });
   });
+}
 
+function macvtapTests({ pair, path, hosts }: Surroundings): void {
   describe('a guest and a macvtap on a device of this machine', () => {
     const uplink = { macvtap: { device: path('macvtap'), mtu: 1500 } };
     before(() => {
-      run(`ip link add m0 type veth peer name m1 netns ${far.pid}`, 'ip link set m0 up');
-      far.run('ip address add 10.21.0.100/24 dev m1', 'ip link set m1 up');
+      run(`ip link add m0 type veth peer name m1 netns ${hosts.far.pid}`, 'ip link set m0 up');
+      hosts.far.run('ip address add 10.21.0.100/24 dev m1', 'ip link set m1 up');
       // A macvtap has one address, so that is the guest's.
       const mac = Cabling.mac(21, 'left');
       run(`ip link add link m0 name mv0 address ${mac} type macvtap mode bridge`, 'ip link set mv0 up');
@@ -83,13 +107,15 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
     const made = cabled(pair, { name: 'macvtap', net: 21, path, right: null, ports: { uplink } });
 
     it('streams and datagrams', { timeout: 200_000 }, async () => {
-      await exchange(pair.left, made.cabling.address('left'), there, '10.21.0.100');
+      await exchange(pair.left, made.cabling.address('left'), hosts.there, '10.21.0.100');
       const { uplink: counters } = await made.cabling.lab.counters();
       assert.equal(counters?.txErrors, 0);
       assert.ok((counters?.txBytes ?? 0) / (counters?.txFrames ?? 1) > 3000, 'segments go out uncut');
     });
   });
+}
 
+function vxlanTests({ pair, path, hosts }: Surroundings): void {
   for (const { mtu, net, zerocopy, properties } of [
     { mtu: 1500, net: 22, zerocopy: 'auto', properties: {} },
     // What the guest leaves to us is done in copies; what it has finished may be lent.
@@ -99,9 +125,12 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       const vxlan = { vni: 42, local: '10.9.0.1', remote: ['10.9.0.2'], mtu, zerocopy };
       before(() => {
         // Room for the tunnel's own headers.
-        run(`ip link add u0 type veth peer name u1 netns ${far.pid}`, `ip link set u0 mtu ${mtu + 50} up`);
+        run(
+          `ip link add u0 type veth peer name u1 netns ${hosts.far.pid}`,
+          `ip link set u0 mtu ${mtu + 50} up`,
+        );
         run('ip address add 10.9.0.1/24 dev u0');
-        far.run(
+        hosts.far.run(
           `ip link set u1 mtu ${mtu + 50} up`,
           // A veth leaves checksums undone that a real wire has, and those inside a tunnel stay so.
           'ethtool -K u1 tx off',
@@ -112,7 +141,7 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
         );
       });
       after(() => {
-        far.run('ip link del vx0');
+        hosts.far.run('ip link del vx0');
         run('ip link del u0');
       });
       const made = cabled(pair, {
@@ -121,7 +150,7 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       });
 
       it('streams and datagrams', { timeout: 200_000 }, async () => {
-        await exchange(pair.left, made.cabling.address('left'), there, `10.${net}.0.100`, 20 * MB);
+        await exchange(pair.left, made.cabling.address('left'), hosts.there, `10.${net}.0.100`, 20 * MB);
         const { tunnel, left } = await made.cabling.lab.counters();
         assert.deepEqual([tunnel?.rxErrors, tunnel?.txErrors], [0, 0]);
         console.log(
@@ -134,7 +163,10 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       });
     });
   }
+}
 
+/** The other guest's card is a socket of QEMU's own. */
+function qemuTests({ pair, path }: Surroundings): void {
   describe('a guest behind a vhost-user device, and one behind a stream', () => {
     const made = cabled(pair, {
       ...{ name: 'stream', net: 24, path },
@@ -166,7 +198,9 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       await exchange(pair.left, cabling.address('left'), pair.right, cabling.address('right'), 20 * MB);
     });
   });
+}
 
+function trunkTests({ pair, path, hosts }: Surroundings): void {
   for (const [zerocopy, net] of [
     ['force', 26],
     ['auto', 27],
@@ -176,15 +210,15 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       let other: LabProcess;
       before(
         async () => {
-          run(`ip link add s0 type veth peer name s1 netns ${far.pid}`);
+          run(`ip link add s0 type veth peer name s1 netns ${hosts.far.pid}`);
           run(`ip address add 10.8.0.1/24 dev s0`, 'ip link set s0 up');
-          far.run('ip address add 10.8.0.2/24 dev s1', 'ip link set s1 up');
+          hosts.far.run('ip address add 10.8.0.2/24 dev s1', 'ip link set s1 up');
           const ports = {
             host: { tap },
             trunk: { stream: { listen: `10.8.0.2:${port}`, vnet: true, zerocopy } },
           };
-          other = await LabProcess.start(path(`far${net}.yaml`), ports, far);
-          far.run(`ip address add 10.${net}.0.100/24 dev ${tap}`, `ip link set ${tap} up`);
+          other = await LabProcess.start(path(`far${net}.yaml`), ports, hosts.far);
+          hosts.far.run(`ip address add 10.${net}.0.100/24 dev ${tap}`, `ip link set ${tap} up`);
         },
         { timeout: 60_000 },
       );
@@ -198,7 +232,7 @@ export function uplinkTests(pair: Pair, path: (name: string) => string): void {
       it("the guest's pages go to the kernel, and all bytes arrive", { timeout: 200_000 }, async () => {
         const { lab } = made.cabling;
         await lab.up('trunk');
-        await exchange(pair.left, made.cabling.address('left'), there, `10.${net}.0.100`, 50 * MB);
+        await exchange(pair.left, made.cabling.address('left'), hosts.there, `10.${net}.0.100`, 50 * MB);
         const { trunk: counters, left } = await lab.counters();
         const { lentNow, details } = left?.device ?? {};
         const { txBytes = 0, txLentBytes = 0, txKernelCopiedBytes = 0 } = counters ?? {};
