@@ -15,7 +15,8 @@ import { connect, MACS, writeFrame } from './vhost-kit.ts';
 const WINDOW = 512;
 /** Longer than a device looks again after it found nothing. */
 const REST_MS = 0.5;
-const LOST_MS = 1000;
+/** A busy machine may keep a process waiting for seconds. */
+const LOST_MS = 20_000;
 
 function lan(): CellSide {
   let devices: VhostUserDevice[];

@@ -25,8 +25,10 @@ const EINTR = -errnoOf('EINTR');
 const ECONNRESET = -errnoOf('ECONNRESET');
 const EPIPE = -errnoOf('EPIPE');
 const BUDGET = 64;
-const TURN_MS = 0.25;
+const TURN_MS = 0.5;
 const REST = 3;
+/** Of a turn that took long because somebody else had the processor. */
+const REST_MAX_MS = 10;
 const NOTHING = new Uint8Array(0);
 
 export interface ConnectionOptions {
@@ -122,10 +124,13 @@ export class Connection {
     const spent = performance.now() - start;
     if (this.#over || (all && spent < TURN_MS)) return;
     // The edge is used up, so what is left would not be told of.
-    this.#rest = setTimeout(() => {
-      this.#rest = null;
-      this.#read();
-    }, REST * spent);
+    this.#rest = setTimeout(
+      () => {
+        this.#rest = null;
+        this.#read();
+      },
+      Math.min(REST * spent, REST_MAX_MS),
+    );
   }
 
   /** False: there may be more. */

@@ -183,11 +183,21 @@ export function* bringUp(agreed: Agreement, memory: MemoryPlan, rings: readonly 
   }
   if (has(protocol, VHOST_USER_PROTOCOL_F_STATUS))
     yield* setStatus(protocol, DRIVER | VIRTIO_CONFIG_S_DRIVER_OK);
+  yield* heard(protocol);
+}
+
+/**
+ * Resolves when the back-end has done all that it was told. Without acknowledgements a request with a reply is a barrier as good as
+ * any: a frame that is sent before the ring is enabled would be dropped.
+ */
+function* heard(protocol: Features): Talk<void> {
+  if (!has(protocol, VHOST_USER_PROTOCOL_F_REPLY_ACK)) yield* ask(VHOST_USER_GET_FEATURES);
 }
 
 /** Starts rings that were stopped. */
 export function* restart(agreed: Agreement, rings: readonly RingPlan[]): Talk<void> {
   for (const ring of rings) yield* setUpRing(agreed.protocolFeatures, ring);
+  yield* heard(agreed.protocolFeatures);
 }
 
 /** Stops the rings: when it is over, the back-end touches none of them. Resolves to where it stopped, for each. */
@@ -219,8 +229,7 @@ export function* leave(agreed: Agreement, indexes: readonly number[]): Talk<void
 /** Switches rings on or off. Off: they are quiet when it is over. Only with VHOST_USER_F_PROTOCOL_FEATURES. */
 export function* enableRings(agreed: Agreement, indexes: readonly number[], on: boolean): Talk<void> {
   for (const index of indexes) yield* enable(agreed.protocolFeatures, index, on);
-  // Without acknowledgements, a request with a reply is a barrier as good as any.
-  if (!has(agreed.protocolFeatures, VHOST_USER_PROTOCOL_F_REPLY_ACK)) yield* ask(VHOST_USER_GET_FEATURES);
+  yield* heard(agreed.protocolFeatures);
 }
 
 /** Has the back-end announce `mac`, if it can. Whether it could. */

@@ -12,7 +12,8 @@ import { loopbackUp, socketPaths } from './namespace.ts';
 const path = socketPaths();
 const PACKETS = scaled(50_000, 3_000_000);
 const CYCLES = scaled(10, 50);
-const AGREE_MS = 60_000;
+const AGREE_MS = scaled(60_000, 300_000);
+const timeout = scaled(150_000, 700_000);
 const MACS = ['02:00:00:00:01:01', '02:00:00:00:01:02'] as const;
 
 loopbackUp();
@@ -93,7 +94,7 @@ describe("DPDK's front-end at a switch", () => {
     ['with two queue pairs', { queuePairs: 2 }],
   ];
   for (const [index, [name, options]] of variants.entries()) {
-    it(`${name}: not a packet more, not one less`, { timeout: 100_000 }, async () => {
+    it(`${name}: not a packet more, not one less`, { timeout }, async () => {
       const queues = options.queuePairs ?? 1;
       const [a, b] = [`a${index}`, `b${index}`];
       const lab = await startLab(`lab${index}.yaml`, {
@@ -122,7 +123,7 @@ describe("DPDK's front-end at a switch", () => {
     });
   }
 
-  it('there and back', { timeout: 200_000 }, async () => {
+  it('there and back', { timeout }, async () => {
     const lab = await startLab('echo.yaml', {
       a: { vhost: 'echo-a.sock' },
       b: { vhost: 'echo-b.sock' },
@@ -161,7 +162,7 @@ describe("two of DPDK's front-ends at a link", () => {
     for (const device of devices) await device.close();
   });
 
-  it('io: a link holds back, and drops nothing', { timeout: 200_000 }, async () => {
+  it('io: a link holds back, and drops nothing', { timeout }, async () => {
     const echo = await front('link-b', { forward: 'io' });
     const source = await front('link-a', { forward: 'flowgen' });
     await hasReceived(source);
@@ -203,7 +204,7 @@ describe("DPDK's front-end comes and goes", () => {
     assert.equal(lab.mappings(), 0);
   });
 
-  it('its server is dialled again by a switch that crashed', { timeout: 100_000 }, async () => {
+  it('its server is dialled again by a switch that crashed', { timeout }, async () => {
     const ports = { a: { vhost: { socket: 'served.sock', mode: 'connect' } } };
     let lab = await startLab('served.yaml', ports);
     const testpmd = await front('served', { listens: true, forward: 'txonly', packetBytes: 500 });

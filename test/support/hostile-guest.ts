@@ -317,6 +317,8 @@ export class Recorder {
   keeps = true;
   /** Borrows whatever it may. */
   borrows = false;
+  /** Who it says it is. */
+  borrower: object = this;
   readonly loans: Ubuf[] = [];
   /** Turns: calls of the receiver. */
   turns = 0;
@@ -337,7 +339,7 @@ export class Recorder {
       this.count += 1;
       this.bytes += length;
       if (this.borrows) {
-        const loan = table.owner.lend(i, this);
+        const loan = table.owner.lend(i, this.borrower);
         if (loan !== null) this.loans.push(loan);
       }
       if (!this.keeps) continue;

@@ -219,13 +219,15 @@ describe('guests that come, lend and go', { timeout }, () => {
   });
 
   it('E57: in good order, and each loan comes back late: 10,000 cycles leave nothing', async () => {
-    const scene = await openScene({ drainMs: 1 });
+    const scene = await openScene({ drainMs: 1, holdMs: 60_000 });
     const { recorder } = scene;
     recorder.keeps = false;
     const cycles = scaled(300, 10_000);
     const baseline = openFds();
     for (let i = 0; i < cycles; i++) {
       recorder.borrows = i % 3 !== 0;
+      // A new one each time: who has given nothing back yet is lent no more.
+      recorder.borrower = {};
       const guest = await small(scene);
       guest.send(frameOf(1000));
       await soon('it is there', () => recorder.count === i + 1);

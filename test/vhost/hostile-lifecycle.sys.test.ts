@@ -136,10 +136,10 @@ describe('case 29: descriptors that are not there', { timeout }, () => {
 describe('case 51: what is large takes nobody else’s time', { timeout }, () => {
   afterEach(endScenes);
 
-  /** The longest turn of the event loop while `work` goes on, the best of three: others use the machine as well. */
-  async function longestTurn(work: () => Promise<void>): Promise<number> {
-    let best = Number.POSITIVE_INFINITY;
-    for (let i = 0; i < 3; i++) {
+  /** The longest turn of the event loop while `work` goes on; the middle of `times`, as others use the machine as well. */
+  async function longestTurn(times: number, work: () => Promise<void>): Promise<number> {
+    const all: number[] = [];
+    for (let i = 0; i < times; i++) {
       let longest = 0;
       let done = false;
       const working = work().then(() => {
@@ -151,9 +151,9 @@ describe('case 51: what is large takes nobody else’s time', { timeout }, () =>
         longest = Math.max(longest, performance.now() - start);
       }
       await working;
-      best = Math.min(best, longest);
+      all.push(longest);
     }
-    return best;
+    return all.sort((a, b) => a - b)[times >> 1] as number;
   }
 
   it('64 GiB are mapped, in one region and in 32, within 10 ms', async () => {
@@ -165,12 +165,10 @@ describe('case 51: what is large takes nobody else’s time', { timeout }, () =>
     const many = Array.from({ length: 32 }, (_, i) => region(i * 1.5 * GIB, 1.5 * GIB));
     let i = 0;
     for (const regions of [one, many]) {
-      const most = await longestTurn(async () => {
-        for (let k = 0; k < 10; k++) {
-          i += 1;
-          const fds = regions.map(() => files[i % 2] as number);
-          assert.equal(await guest.tell(regions, fds), 0);
-        }
+      const most = await longestTurn(21, async () => {
+        i += 1;
+        const fds = regions.map(() => files[i % 2] as number);
+        assert.equal(await guest.tell(regions, fds), 0);
       });
       assert.ok(most < 10, `${most.toFixed(1)} ms`);
     }
@@ -213,7 +211,7 @@ describe('case 51: what is large takes nobody else’s time', { timeout }, () =>
       ],
     ] as const) {
       const files = [filled(), filled(), filled()];
-      const most = await longestTurn(() => send(files.pop() as number));
+      const most = await longestTurn(3, () => send(files.pop() as number));
       for (const fd of files) calls.close(fd);
       assert.ok(
         most < direct / 3,

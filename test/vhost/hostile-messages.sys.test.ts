@@ -4,6 +4,7 @@
  */
 import assert from 'node:assert/strict';
 import { afterEach, describe, it } from 'node:test';
+import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { eventfd } from '../../src/sys/fds.ts';
 import * as vhost from '../../src/wire/vhost-user.ts';
@@ -18,6 +19,7 @@ import {
   turns,
 } from '../support/hostile-guest.ts';
 import { endScenes, frameOf, openFds, openScene, type Scene, Witness } from '../support/hostile-scene.ts';
+import { Random } from '../support/random.ts';
 import { MIB, region, state, USER, u64 } from '../support/vhost-session.ts';
 
 const { encodeMessage } = vhost;
@@ -347,35 +349,39 @@ describe('order and state', { timeout }, () => {
     const scene = await openScene();
     const guest = scene.guest();
     const { front, tx } = guest;
-    const steps: (() => void)[] = [
-      () => front.say(2, u64((1n << 30n) | (1n << 32n))),
-      () => front.say(5, vhost.encodeMemoryTable([region(0, MEMORY_BYTES)]), [guest.ram]),
-      () => front.say(5, vhost.encodeMemoryTable([region(4 * MIB, 4 * MIB)]), [guest.ram]),
-      () => front.say(8, state(TX, 256)),
-      () => front.say(8, state(TX, 128)),
-      () => front.say(9, vhost.encodeVringAddress(tx.address)),
-      () => front.say(9, vhost.encodeVringAddress({ ...tx.address, desc: USER + 2n ** 40n })),
-      () => front.say(10, state(TX, 65_535)),
-      () => front.say(11, state(TX, 0)),
-      () => front.say(12, u64(TX), [tx.kickFd]),
-      () => front.say(12, u64(TX | 0x100)),
-      () => front.say(18, state(TX, 1)),
-      () => front.say(18, state(TX, 0)),
-      () => front.say(34),
-      () => front.say(39, u64(0)),
-      () => front.say(39, u64(15)),
-      () => front.say(4),
+    const table = (at: number, bytes: number): Uint8Array => vhost.encodeMemoryTable([region(at, bytes)]);
+    const elsewhere = { ...tx.address, desc: USER + 2n ** 40n };
+    const steps: (readonly [request: number, payload?: Uint8Array, fd?: number])[] = [
+      [2, u64((1n << 30n) | (1n << 32n))],
+      [5, table(0, MEMORY_BYTES), guest.ram],
+      [5, table(4 * MIB, 4 * MIB), guest.ram],
+      [8, state(TX, 256)],
+      [8, state(TX, 128)],
+      [9, vhost.encodeVringAddress(tx.address)],
+      [9, vhost.encodeVringAddress(elsewhere)],
+      [10, state(TX, 65_535)],
+      [11, state(TX, 0)],
+      [12, u64(TX), tx.kickFd],
+      [12, u64(TX | 0x100)],
+      [18, state(TX, 1)],
+      [18, state(TX, 0)],
+      [34],
+      [39, u64(0)],
+      [39, u64(15)],
+      [4],
     ];
-    let seed = 1;
+    const random = new Random(17);
     for (let i = 0; i < 600; i++) {
-      seed = (Math.imul(seed, 1_103_515_245) + 12_345) >>> 0;
-      steps[(seed >>> 16) % steps.length]?.();
-      tx.driver.setAvailIdx(seed >>> 24);
+      const [request, payload = new Uint8Array(0), fd] = random.pick(steps);
+      const bytes = encodeMessage(request, 0, payload);
+      const fds = fd === undefined ? [] : [fd];
+      // Until there is room for it.
+      while (native().sendFds(front.fd, bytes, Int32Array.from(fds), fds.length) < 0) await turn();
+      tx.driver.setAvailIdx(random.below(256));
       tx.kick();
-      if (i % 10 === 0) {
-        await turn();
-        guest.forget();
-      }
+      if (i % 10 !== 0) continue;
+      await turn();
+      guest.forget();
     }
     await soon('it is read', () => scene.device.state === 'connected');
     guest.end();

@@ -370,7 +370,6 @@ describe('a guest that takes all it can', { timeout }, () => {
         const alone = await costOf(mine, victim, () => {});
         const beside = await costOf(mine, victim, attack);
         best = Math.min(best, beside / alone);
-        if (process.env.ZEROTX_SHOW !== undefined) console.log(what, alone.toFixed(3), beside.toFixed(3));
       }
       assert.ok(best <= most, `${best.toFixed(1)} times as long`);
       assert.deepEqual([mine.broken, mine.failures], [[], []]);

@@ -179,7 +179,7 @@ describe('TOCTOU on len/addr/flags/hdr', { timeout }, () => {
       },
       scaled(300, 200_000),
     );
-    assert.ok(scene.broken.length > 10, `${scene.broken.length} broken`);
+    assert.ok(scene.broken.length > 0, 'never broken');
     await witness.testifies();
   });
 
