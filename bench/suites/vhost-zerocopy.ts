@@ -212,7 +212,8 @@ export function lentDetails(slices: readonly SliceResult[]): Details {
   const sum = (name: string): number => total(slices, 'device', name);
   const refusals = ['overdue', 'refusedLimit', 'refusedCopies', 'refusedOverdue'];
   return {
-    lentShare: sum('txLentBytes') / sum('txBytes'),
+    // Prefixes are lent, too, and no part of frames.
+    lentShare: Math.min(1, sum('txLentBytes') / sum('txBytes')),
     kernelCopiedBytes: sum('txKernelCopiedBytes'),
     ...Object.fromEntries(refusals.map((name) => [name, sum(name)]).filter(([, count]) => count !== 0)),
   };

@@ -10,8 +10,10 @@
  *   lending  ns    1700    1700    1750        2300    2600
  *                  copy    copy    copy        lend    lend
  *
- * One frame in 64 goes the other way, so that its cost stays known; eight in a row, since a call that carries several
- * frames is what is cheap about either. Estimates are running means of clipped samples: a thread that lost its CPU in the
+ * Some frames go the other way, so that its cost stays known; eight in a row, since a call that carries several frames is
+ * what is cheap about either. That is not cheap at all, as what comes behind a lent frame is not given back to the guest before
+ * it: of 16 KiB, one burst in 64 cost a quarter of the throughput (measured). So a way that was clearly dearer the last time is
+ * tried half as often the next, down to one burst in 4096; and one that was not, in 64 again. Estimates are running means of clipped samples: a thread that lost its CPU in the
  * middle of a call shows as a sample of milliseconds, and must not decide anything for long. A change of mind needs a
  * difference of 5 %.
  *
@@ -58,14 +60,19 @@ const FIRST_ORDER = 10;
 const LAST_ORDER = 16;
 /** Frames in a row that go the same way for the sake of measuring. */
 const BURST_FRAMES = 8;
-/** One burst in so many is for exploring. */
+/** One burst in so many is for exploring: at first, and at the least. */
 const EXPLORE_EVERY = 64;
+const EXPLORE_EVERY_MAX = 4096;
+/** How much dearer the other way is when it is clear. */
+const CLEAR = 1.25;
 /** Bursts at the start that go either way by turns: priors are of another machine. */
 const LEARNING_BURSTS = 8;
 const WEIGHT = 1 / 32;
 /** A sample counts as this many times the estimate at most. */
 const CLIP = 3;
 const HYSTERESIS = 0.95;
+
+const fresh = { frames: 0, exploreAt: EXPLORE_EVERY - 1, patience: EXPLORE_EVERY, otherNs: 0 };
 
 interface SizeClass {
   copyNs: number;
@@ -74,6 +81,11 @@ interface SizeClass {
   lends: boolean;
   /** Frames so far. */
   frames: number;
+  /** The burst that explores next, and how many later the one after that. */
+  exploreAt: number;
+  patience: number;
+  /** What the other way cost when it was tried last, without the completion. */
+  otherNs: number;
 }
 
 export interface CostEstimate {
@@ -94,7 +106,7 @@ export class LendChooser {
       const bytes = order === LAST_ORDER ? 2 ** order : 1.5 * 2 ** order;
       const copyNs = priors.copyFrameNs + bytes * priors.copyNsPerByte;
       const lendNs = priors.lendFrameNs + bytes * priors.lendNsPerByte;
-      this.#classes.push({ copyNs, lendNs, lends: lendNs + this.#completionNs < copyNs, frames: 0 });
+      this.#classes.push({ copyNs, lendNs, lends: lendNs + this.#completionNs < copyNs, ...fresh });
     }
     this.#findThreshold();
   }
@@ -110,7 +122,8 @@ export class LendChooser {
     const one = this.#classOf(bytes);
     const burst = Math.floor(one.frames / BURST_FRAMES);
     one.frames += 1;
-    const explores = burst < LEARNING_BURSTS ? burst % 2 === 1 : burst % EXPLORE_EVERY === EXPLORE_EVERY - 1;
+    if (burst > one.exploreAt) this.#plan(one, burst);
+    const explores = burst < LEARNING_BURSTS ? burst % 2 === 1 : burst === one.exploreAt;
     return explores ? !one.lends : one.lends;
   }
 
@@ -118,6 +131,7 @@ export class LendChooser {
   measured(bytes: number, lent: boolean, ns: number): void {
     assert(bytes >= LEND_BYTES_MIN, 'a frame that is never timed');
     const one = this.#classOf(bytes);
+    if (lent !== one.lends) one.otherNs = ns;
     if (lent) one.lendNs = blend(one.lendNs, ns);
     else one.copyNs = blend(one.copyNs, ns);
     this.#decide(one);
@@ -134,6 +148,15 @@ export class LendChooser {
     return { copyNs, lendNs: lendNs + this.#completionNs, lends };
   }
 
+  /** An exploration is over: says when the next is. */
+  #plan(one: SizeClass, burst: number): void {
+    const completionNs = this.#completionNs;
+    const ownNs = one.lends ? one.lendNs + completionNs : one.copyNs;
+    const otherNs = one.lends ? one.otherNs : one.otherNs + completionNs;
+    one.patience = otherNs > CLEAR * ownNs ? Math.min(2 * one.patience, EXPLORE_EVERY_MAX) : EXPLORE_EVERY;
+    one.exploreAt = burst + one.patience;
+  }
+
   #classOf(bytes: number): SizeClass {
     return this.#classes[Math.max(sizeOrder(bytes), FIRST_ORDER) - FIRST_ORDER] as SizeClass;
   }
@@ -143,6 +166,8 @@ export class LendChooser {
     const lends = one.lends ? lendNs * HYSTERESIS <= one.copyNs : lendNs < one.copyNs * HYSTERESIS;
     if (lends === one.lends) return;
     one.lends = lends;
+    // The other way is now the one that was taken until now, and is known.
+    one.otherNs = 0;
     this.#findThreshold();
   }
 

@@ -32,10 +32,12 @@ export function wantsLending(
   const bytes = table.records[record + FRAME_BYTES] as number;
   if (bytes < LEND_BYTES_MIN || isAllHead(table, frame)) return false;
   const tailBytes = bytes - (table.records[record + HEAD_BYTES] as number);
-  let cause: CopyCause | null = engine.why(tailBytes);
+  // The chooser before the engine, which looks at the clock.
+  let cause: CopyCause | null = engine.policy.never(tailBytes);
+  if (cause === null && chooser !== null && !chooser.choose(bytes)) cause = 'threshold';
+  cause ??= engine.why(tailBytes);
   if (cause === null && bytes > engine.callBytesMax) cause = 'memlock';
   else if (cause === null && pagesMax > 0 && tailPages(table, frame) >= pagesMax) cause = 'fragments';
-  else if (cause === null && chooser !== null && !chooser.choose(bytes)) cause = 'threshold';
   if (cause !== null) engine.copied(null, tailBytes, cause);
   return cause === null;
 }

@@ -58,13 +58,13 @@ describe('what a port chooses', () => {
     ['cold', cold, true],
     ['hot', hot, false],
   ] as const) {
-    it(`finds the cheaper way, and goes the other with one frame in 64: ${name} memory`, () => {
+    it(`finds the cheaper way, and goes the other with fewer and fewer frames: ${name} memory`, () => {
       for (const priors of [STREAM_PRIORS, DATAGRAM_PRIORS, opposite(STREAM_PRIORS)]) {
         const chooser = new LendChooser(priors);
         for (const bytes of [1514, 9014, 62_000]) run(chooser, bytes, 4096, costs);
         const share = run(chooser, 62_000, 64 * 256, costs);
-        const expected = lendsLarge ? 63 / 64 : 1 / 64;
-        assert.ok(Math.abs(share - expected) < 0.01, `${share} of the large ones are lent`);
+        const other = lendsLarge ? 1 - share : share;
+        assert.ok(other > 0 && other < 1 / 64, `${share} of the large ones are lent`);
         const small = run(chooser, 1514, 64 * 256, costs);
         assert.ok(small < 0.03, `${small} of the small ones are lent`);
       }
@@ -82,7 +82,7 @@ describe('what a port chooses', () => {
     run(chooser, 62_000, 8192, hot);
     assert.equal(chooser.estimate(62_000).lends, false);
     assert.ok(chooser.thresholdBytes > 62_000);
-    run(chooser, 62_000, 64 * 128, cold);
+    run(chooser, 62_000, 64 * 1024, cold);
     assert.equal(chooser.estimate(62_000).lends, true);
     assert.ok(chooser.thresholdBytes <= 32_768);
   });

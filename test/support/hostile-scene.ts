@@ -32,9 +32,14 @@ export interface Scene {
   connect(): RawFrontend;
 }
 
+/** Before the first scene of a test: descriptors, mappings. What this process opens once, it has opened in the first test. */
+let before: { fds: number; maps: number } | null = null;
+let isFirst = true;
+
 const open: { scene: Scene; guests: HostileGuest[]; fronts: RawFrontend[] }[] = [];
 
 export async function openScene(options: Partial<VhostUserDeviceOptions> = {}): Promise<Scene> {
+  before ??= { fds: openFds(), maps: guestMappings() };
   const device = new VhostUserDevice({ path: newPath(), ...options });
   const guests: HostileGuest[] = [];
   const fronts: RawFrontend[] = [];
@@ -67,7 +72,7 @@ export async function openScene(options: Partial<VhostUserDeviceOptions> = {}): 
   return scene;
 }
 
-/** Ends all guests, then all devices; what was lent comes back last. */
+/** Ends all guests, then all devices; what was lent comes back last. Then nothing may be left of them. */
 export async function endScenes(): Promise<void> {
   for (const { scene, guests, fronts } of open.splice(0)) {
     for (const guest of guests) guest.end();
@@ -76,6 +81,12 @@ export async function endScenes(): Promise<void> {
     await scene.device.close();
     scene.recorder.release();
   }
+  const { fds, maps } = before ?? { fds: Number.POSITIVE_INFINITY, maps: Number.POSITIVE_INFINITY };
+  before = null;
+  // Some are closed, and what is large is unmapped, by other threads.
+  await soon(`no more than ${maps} mappings are left`, () => guestMappings() <= maps);
+  if (!isFirst) await soon(`no more than ${fds} descriptors are left`, () => openFds() <= fds);
+  isFirst = false;
 }
 
 /** A guest that does nothing wrong. */

@@ -273,7 +273,7 @@ describe('region size + offset overflow, 0, unaligned; overlapping gpa; huge', {
       const fds = regions.map(() => guest.ram);
       assert.equal(await guest.tell(regions, fds), errno);
       assert.equal(openFds(), fdsBefore);
-      await soon('what was mapped of it is unmapped', () => guestMappings() === mapsBefore);
+      await soon('what was mapped of it is unmapped', () => guestMappings() <= mapsBefore);
       await sends(scene, guest);
     });
   }

@@ -180,6 +180,9 @@ async function costOf(scene: Scene, victim: () => void, attack: () => void): Pro
   return (performance.now() - start) / (frames / 256);
 }
 
+/** Of a test, to be closed behind it. */
+const files: number[] = [];
+
 interface Abuse {
   readonly what: string;
   /** Prepares it; what it does in each turn. */
@@ -316,6 +319,7 @@ const abuses: readonly Abuse[] = [
     begin: (_scene, guest) => {
       const regions = Array.from({ length: 32 }, (_, i) => region(i * 8192, 4096));
       const other = memfd('hostile', guest.memoryBytes);
+      files.push(other);
       const tables = [guest.ram, other].map((fd) => Array.from({ length: 32 }, () => fd));
       const bytes = vhost.encodeMessage(5, 0, vhost.encodeMemoryTable(regions));
       let i = 0;
@@ -354,7 +358,10 @@ const abuses: readonly Abuse[] = [
 ];
 
 describe('a guest that takes all it can', { timeout }, () => {
-  afterEach(endScenes);
+  afterEach(() => {
+    for (const fd of files.splice(0)) calls.close(fd);
+    return endScenes();
+  });
 
   for (const { what, begin, size = 256, most = 8 } of abuses) {
     it(`${what}: the other one gets its turns`, async () => {
