@@ -75,11 +75,9 @@ async function fetched(): Promise<Dpdk> {
   return {
     version: versions['dpdk-dev'] ?? '?',
     testpmd: join(folder, 'usr/bin/dpdk-testpmd'),
-    env: { LD_LIBRARY_PATH: search.join(':') },
-    drivers: ['net_vhost', 'net_virtio', 'mempool_ring'].flatMap((name) => [
-      '-d',
-      join(plugins, `librte_${name}.so`),
-    ]),
+    env: { LD_LIBRARY_PATH: [...search, plugins].join(':') },
+    // By name: a path is refused when one of its folders may be written by everybody, such as /tmp.
+    drivers: ['net_vhost', 'net_virtio', 'mempool_ring'].flatMap((name) => ['-d', `librte_${name}.so`]),
     compilerFlags: [
       ...headers.map((path) => `-I${path}`),
       ...['-include', 'rte_config.h', `-L${libraries}`, `-Wl,-rpath-link,${search.join(':')}`],
