@@ -65,6 +65,9 @@ export interface FrameOwner {
   gather(frame: number, out: Uint8Array): number;
 }
 
+/** Of a table that nobody is handed, or whose frames are all head: there is nothing to lend. */
+export const NOBODY: FrameOwner = { lend: () => null, gather: () => 0 };
+
 export interface FrameTableOptions {
   readonly frames: number;
   readonly segments: number;

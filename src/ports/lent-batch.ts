@@ -16,10 +16,10 @@ import { assert } from '../core/assert.ts';
 import {
   FRAME_BYTES,
   FRAME_WORDS,
-  type FrameOwner,
   type FrameTable,
   HEAD_AT,
   HEAD_BYTES,
+  NOBODY,
   TAIL_COUNT,
   TAIL_START,
 } from '../core/frames.ts';
@@ -40,11 +40,6 @@ interface View {
   byteLength: number;
 }
 
-const none: FrameOwner = {
-  lend: () => null,
-  gather: () => 0,
-};
-
 export class LentBatch {
   readonly table: FrameTable;
   /** Positions are frames. */
@@ -60,7 +55,7 @@ export class LentBatch {
 
   constructor(free: (batch: LentBatch) => void) {
     const options = { frames: BATCH_FRAMES, segments: BATCH_SEGMENTS, headBytes: HEAD_BYTES_MAX };
-    this.table = createFrameTable(options, none);
+    this.table = createFrameTable(options, NOBODY);
     this.#free = free;
     for (let i = 0; i < 2 * BATCH_FRAMES; i++) this.views.push({ byteLength: 0 });
   }

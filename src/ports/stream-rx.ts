@@ -16,8 +16,8 @@ import { createHostTable } from '../core/host-table.ts';
 import type { Native } from '../sys/binding.ts';
 import { FRAME_BYTES_MAX, FRAME_REFUSED, STREAM_PREFIX_BYTES, wholeFrame } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
+import { readVnetHeader } from '../wire/vnet.ts';
 import { dropFirst } from './receiving.ts';
-import { readVnetHeader } from './vnet.ts';
 
 export interface ReceiverOptions {
   readonly sys: Native;

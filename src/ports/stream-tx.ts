@@ -22,11 +22,11 @@ import type { Native } from '../sys/binding.ts';
 import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import { FRAME_BYTES_MAX, STREAM_PREFIX_BYTES, writeStreamPrefix } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
+import { writeVnetHeader } from '../wire/vnet.ts';
 import { LEND_BYTES_MIN, type LendChooser, sizeOrder } from './chooser.ts';
 import type { PortClock } from './clock.ts';
 import { type FrameEngine, frameBytes, isAllHead, STREAM_PAGES_MAX, wantsLending } from './lending.ts';
 import { BATCH_BYTES, BATCH_FRAMES, type LentBatch, LentBatches } from './lent-batch.ts';
-import { writeVnetHeader } from './vnet.ts';
 
 export interface SenderOptions {
   readonly sys: Native;

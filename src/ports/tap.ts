@@ -28,10 +28,10 @@ import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import { flowHash } from '../wire/flow.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
+import { writeVnetHeader } from '../wire/vnet.ts';
 import { type PortClock, systemClock } from './clock.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
-import { writeVnetHeader } from './vnet.ts';
 
 export interface TapPortOptions {
   readonly name: string;

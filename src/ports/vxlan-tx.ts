@@ -179,8 +179,8 @@ export class VxlanSender implements PacketQueueHandler {
     const n = this.engine.send(batch.lenders, batch.views, 2, 0);
     if (n === EAGAIN || n === ENOBUFS) return false;
     const { counters } = this.#options;
-    // Refused for good (EMSGSIZE, EPERM), or an earlier datagram's error.
-    if (n < 0) counters.txErrors += 1;
+    // Refused for good (EMSGSIZE, EPERM), or an earlier datagram's error; or cut, as it had more pieces than a call takes.
+    if (n < batch.bytes) counters.txErrors += 1;
     else {
       counters.txFrames += 1;
       counters.txBytes += batch.bytes - VXLAN_HEADER_BYTES;

@@ -10,6 +10,7 @@
  */
 import { closeSync, constants, existsSync, fstatSync, openSync, readFileSync } from 'node:fs';
 import { errnoError, errnoName, ZerotxError } from '../core/errors.ts';
+import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
 import { native } from './binding.ts';
 import { adopt } from './fds.ts';
 
@@ -30,8 +31,6 @@ const IFNAMSIZ = 16;
 const DEVICE_FILE = '/dev/net/tun';
 /** These come from open(2), and not from TUNSETIFF. */
 const FILE_CODES: ReadonlySet<string> = new Set(['EACCES', 'ENOENT', 'ENODEV', 'ENXIO']);
-/** sizeof(struct virtio_net_hdr_v1), as virtio 1.0 has it: with num_buffers, which stays 0 here. */
-export const VNET_HEADER_BYTES = 12;
 
 const hints: Readonly<Record<string, string>> = {
   EPERM:

@@ -23,12 +23,13 @@ import { native } from '../sys/binding.ts';
 import { requireSignals } from '../sys/fds.ts';
 import { reactor } from '../sys/reactor.ts';
 import { RARP_BYTES, writeRarp } from '../wire/rarp.ts';
+import { realTime } from './after.ts';
 import { checkDeviceOptions, type VhostUserDeviceOptions } from './device-options.ts';
 import { macOption } from './mac.ts';
 import { type DeviceCounters, deviceCounters, NetDevice } from './net-device.ts';
 import { type Poller, poller } from './poller.ts';
 import { Borrowers } from './selector.ts';
-import { realTime, type ServerCounters, type ServerState, VhostServer } from './server.ts';
+import { type ServerCounters, type ServerState, VhostServer } from './server.ts';
 
 export interface VhostUserDeviceEvents {
   /** Of the socket. */

@@ -15,19 +15,12 @@ import { native } from '../sys/binding.ts';
 import { EPOLLIN } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { SOCKADDR_UN_BYTES } from '../wire/sockaddr.ts';
+import { type After, realTime } from './after.ts';
 import { FrontendChannel } from './frontend-channel.ts';
 import type { RequestLine, Talk } from './frontend-line.ts';
 import { connectTo, listenAt, type SocketFile } from './socket-file.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
-
-/** Runs `task` after `ms`, unless what it returns is called before. */
-export type After = (ms: number, task: () => void) => () => void;
-
-const realTime: After = (ms, task) => {
-  const timer = setTimeout(task, ms);
-  return () => clearTimeout(timer);
-};
 
 export interface LinkOptions {
   readonly path: string;

@@ -10,6 +10,7 @@ import {
   FRAME_STATUS,
   FRAME_WORDS,
   type FrameTable,
+  NOBODY,
   TAIL_COUNT,
   TAIL_START,
 } from '../core/frames.ts';
@@ -23,10 +24,10 @@ import {
 import type { Native } from '../sys/binding.ts';
 import { createFrameTable } from '../sys/frame-table.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
+import { writeVnetHeader } from '../wire/vnet.ts';
 import type { FrontendBuffers } from './frontend-buffers.ts';
 import type { ReceiveQueue } from './frontend-receive.ts';
 import type { TransmitQueue } from './frontend-transmit.ts';
-import { writeVnetOf } from './frontend-vnet.ts';
 
 export interface FrontendPortOptions {
   readonly name: string;
@@ -67,7 +68,7 @@ export class FrontendPort implements Port {
     this.#capability = capable(0, MTU_DEFAULT);
     this.#options = options;
     const dimensions = { frames: BATCH_FRAMES, segments: BATCH_PIECES, headBytes: VNET_HEADER_BYTES };
-    this.#table = createFrameTable(dimensions, { lend: () => null, gather: () => 0 });
+    this.#table = createFrameTable(dimensions, NOBODY);
     for (const queue of options.receive) queue.from = this;
   }
 
@@ -175,7 +176,7 @@ export class FrontendPort implements Port {
     const first = transmit.reserve(bytes);
     if (first < 0) return false;
     const index = target.addHead(VNET_HEADER_BYTES);
-    writeVnetOf(target.bytes, target.headAt(index), source, frame);
+    writeVnetHeader(target.bytes, target.headAt(index), source, frame, 0);
     const start = target.segmentCount;
     buffers.segments(first, total, addresses, segments, start, space);
     target.segmentCount = start + pieces;

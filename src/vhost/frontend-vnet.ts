@@ -37,21 +37,6 @@ export function writeVnet(out: Uint8Array, at: number, vnet: Vnet | undefined): 
   put16(out, at + 10, 0);
 }
 
-/** The same from the record of a frame; num_buffers is the device's, and 0 in what is sent. */
-export function writeVnetOf(out: Uint8Array, at: number, table: FrameTable, frame: number): void {
-  const word = frame * FRAME_WORDS;
-  const flags = table.records[word + VNET_FLAGS] as number;
-  const gso = table.records[word + VNET_GSO] as number;
-  const csum = table.records[word + VNET_CSUM] as number;
-  out[at] = flags;
-  out[at + 1] = flags >>> 8;
-  put16(out, at + 2, flags >>> 16);
-  put16(out, at + 4, gso);
-  put16(out, at + 6, gso >>> 16);
-  put16(out, at + 8, csum);
-  put16(out, at + 10, 0);
-}
-
 /** The header that came with a received frame. */
 export function readVnet(table: FrameTable, frame: number): Required<Vnet> {
   const word = frame * FRAME_WORDS;

@@ -26,6 +26,7 @@ import {
   VIRTIO_NET_F_MRG_RXBUF,
   VIRTIO_NET_S_LINK_UP,
 } from '../wire/virtio.ts';
+import type { After } from './after.ts';
 import { type ChainCounters, chainCounters } from './chain.ts';
 import { type Frontend, guestOffloads, ringFeatures, vnetHeaderBytes } from './features.ts';
 import type { MemoryLease } from './lease.ts';
@@ -36,7 +37,6 @@ import { RingFds, type SignalCounters } from './ring-fds.ts';
 import { type RxCounters, rxCounters } from './rx.ts';
 import { RxQueue } from './rx-queue.ts';
 import type { Borrowers } from './selector.ts';
-import type { After } from './server.ts';
 import type { Answer, RingStart, SessionHost } from './session-host.ts';
 import { TxRing } from './tx-ring.ts';
 

@@ -7,8 +7,8 @@
 import {
   FRAME_BYTES,
   FRAME_WORDS,
-  type FrameOwner,
   type FrameTable,
+  NOBODY,
   VNET_CSUM,
   VNET_FLAGS,
   VNET_GSO,
@@ -179,9 +179,6 @@ export class RxQueue {
     );
   }
 }
-
-/** A table whose frames are the guest's chains: nobody is handed it. */
-const NOBODY: FrameOwner = { lend: () => null, gather: () => 0 };
 
 /** Frames in a row, each copied behind the one before; when the last has left it begins anew. */
 class WaitingRoom {

@@ -15,6 +15,7 @@ import { native } from '../sys/binding.ts';
 import { EPOLLIN } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { SOCKADDR_UN_BYTES } from '../wire/sockaddr.ts';
+import { type After, realTime } from './after.ts';
 import { Connection } from './connection.ts';
 import { Session } from './session.ts';
 import { sessionCalls } from './session-calls.ts';
@@ -28,14 +29,6 @@ const EINTR = -errnoOf('EINTR');
 /** Out of descriptors: the edge is used up, so accept(2) is tried again by the clock. */
 const ACCEPT_RETRY_MS = 100;
 const ACCEPTS_PER_TURN = 64;
-
-/** Runs `fn` after `ms`, unless the returned function is called before. */
-export type After = (ms: number, fn: () => void) => () => void;
-
-export const realTime: After = (ms, fn) => {
-  const timer = setTimeout(fn, ms);
-  return () => clearTimeout(timer);
-};
 
 export interface ServerOptions extends SessionOptions {
   readonly path: string;

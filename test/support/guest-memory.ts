@@ -8,10 +8,10 @@ import {
   FRAME_SLOT,
   FRAME_STATUS,
   FRAME_WORDS,
-  type FrameOwner,
   type FrameTable,
   HEAD_AT,
   HEAD_BYTES,
+  NOBODY,
   TAIL_COUNT,
   TAIL_START,
 } from '../../src/core/frames.ts';
@@ -19,9 +19,6 @@ import * as calls from '../../src/sys/calls.ts';
 import { memfd } from '../../src/sys/fds.ts';
 import { createFrameTable } from '../../src/sys/frame-table.ts';
 import { GuestSpace } from '../../src/sys/space.ts';
-
-/** For tables that nobody borrows from. */
-export const NOBODY: FrameOwner = { lend: () => null, gather: () => 0 };
 
 export interface GuestMemory {
   readonly space: GuestSpace;

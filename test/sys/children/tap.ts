@@ -1,4 +1,5 @@
 /** Parts of tap.lab.test.ts: run in a network namespace of their own, silent when all is well. */
+
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { createSocket } from 'node:dgram';
@@ -9,10 +10,11 @@ import { native } from '../../../src/sys/binding.ts';
 import { EPOLLIN } from '../../../src/sys/constants.ts';
 import { reactor } from '../../../src/sys/reactor.ts';
 import * as tap from '../../../src/sys/tap.ts';
+import { VNET_HEADER_BYTES } from '../../../src/wire/virtio.ts';
 import { waitFor } from '../../support/sockets.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
-const HEADER = tap.VNET_HEADER_BYTES;
+const HEADER = VNET_HEADER_BYTES;
 const ETHERTYPE_IPV4 = 0x0800;
 const ETHERTYPE_TEST = 0x88b5; // IEEE 802 local experimental
 const PEER_MAC = Buffer.from('020000000009', 'hex');

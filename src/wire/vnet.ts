@@ -16,12 +16,21 @@ import {
   VNET_NEEDS_CSUM,
 } from '../core/frames.ts';
 
-/** Writes the header of `frame` at `at`. num_buffers is 1: the whole frame follows (section 5.1.6.3). */
-export function writeVnetHeader(out: Uint8Array, at: number, table: FrameTable, frame: number): void {
+/**
+ * Writes the header of `frame` at `at`. num_buffers is 1 from a device, as the whole frame follows (section 5.1.6.3), and 0 from a
+ * driver (section 5.1.6.2).
+ */
+export function writeVnetHeader(
+  out: Uint8Array,
+  at: number,
+  table: FrameTable,
+  frame: number,
+  numBuffers = 1,
+): void {
   const record = frame * FRAME_WORDS;
   writeLittle(out, at, table.records[record + VNET_FLAGS] as number);
   writeLittle(out, at + 4, table.records[record + VNET_GSO] as number);
-  writeLittle(out, at + 8, ((table.records[record + VNET_CSUM] as number) & 0xffff) | 0x1_0000);
+  writeLittle(out, at + 8, ((table.records[record + VNET_CSUM] as number) & 0xffff) | (numBuffers << 16));
 }
 
 /** Reads the header at `at` of the table's memory into the record of `frame`. Flags that nobody has defined are dropped. */
