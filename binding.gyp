@@ -17,7 +17,7 @@
         "native/tap.c",
         "native/privileges.c",
         "native/space.c",
-        "native/unmap.c",
+        "native/behind.c",
         "native/sigbus.c",
         "native/frames.c",
         "native/frames-copy.c",

@@ -118,6 +118,9 @@ napi_value outcome(struct call *call, ssize_t result);
 int slot_open(struct env *env, int fd, bool zerocopy);
 /* Takes `fd`, which is open, out of the table and closes it; what close(2) returned. */
 int slot_close(struct env *env, int fd);
+/* The same of what somebody else has, too, and may make us wait for: on another thread (behind.c). */
+void slot_close_behind(struct env *env, int fd);
+void close_behind(int fd);
 /* The S_IFMT bits, or -1 with errno set; asks no file system (fds.c). */
 int file_kind(int fd);
 bool is_unix_socket(int fd);

@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #define FDS_MAX 253       /* SCM_MAX_FD: of one message */
-#define SMALL_BLOCKS 2048 /* of 512 bytes: 1 MiB */
 #define MEMFD_NAME_MAX 249 /* NAME_MAX less "memfd:" */
 
 /*
@@ -70,7 +69,7 @@ static napi_value zt_recv_fds(napi_env napi, napi_callback_info info) {
     if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_RIGHTS && take_rights(call.env, one, out, out.data[0]) < 0)
       lost = true;
   if (lost) {
-    for (int i = 1; i <= out.data[0]; i++) slot_close(call.env, out.data[i]);
+    for (int i = 1; i <= out.data[0]; i++) slot_close_behind(call.env, out.data[i]);
     out.data[0] = -1;
   }
   return number(&call, got);
@@ -161,38 +160,12 @@ static napi_value zt_fd_stat(napi_env napi, napi_callback_info info) {
   return outcome(&call, file_kind(fd));
 }
 
-/*
- * Whether a file in memory is small enough to be given back here: ours may be the last reference, and the kernel takes 270 ms for
- * each gigabyte.
- */
-static bool is_small_memory(int fd) {
-  struct statx about;
-  if (fcntl(fd, F_GET_SEALS) < 0) return false; /* only memory has seals, and other file systems are not asked */
-  return statx(fd, "", AT_EMPTY_PATH, STATX_BLOCKS, &about) == 0 && about.stx_blocks <= SMALL_BLOCKS;
-}
-
-/* Whether close(2) of it is known not to wait for anybody. */
-static bool closes_at_once(int fd) {
-  switch (file_kind(fd)) {
-    case 0: /* anonymous inodes: eventfd and the like */
-    case S_IFIFO:
-      return true;
-    case S_IFSOCK: /* others may linger (SO_LINGER) */
-      return is_unix_socket(fd);
-    case S_IFREG:
-      return is_small_memory(fd);
-    default:
-      return false;
-  }
-}
-
 static napi_value zt_close_received(napi_env napi, napi_callback_info info) {
   CALL(call);
   ARG_INT(call, 0, fd);
-  SLOT(call, fd, slot);
-  if (closes_at_once(fd)) return outcome(&call, slot_close(call.env, fd));
-  *slot = (struct slot){0}; /* a signal_fd belongs to pipes, which close at once */
-  return number(&call, 1);
+  OURS(call, fd);
+  slot_close_behind(call.env, fd);
+  return number(&call, 0);
 }
 
 static napi_value zt_adopt(napi_env napi, napi_callback_info info) {

@@ -39,6 +39,13 @@ int slot_close(struct env *env, int fd) {
   return close(fd);
 }
 
+void slot_close_behind(struct env *env, int fd) {
+  struct slot *slot = &env->slots[fd];
+  if (slot->signal_fd > 0) close_behind(slot->signal_fd);
+  *slot = (struct slot){0};
+  close_behind(fd);
+}
+
 static bool zerocopy_is_on(int fd) {
   int on = 0;
   socklen_t length = sizeof on;

@@ -8,7 +8,7 @@
  * belongs to can be unmapped at any time, by a message of the front-end, so views are remembered, and detached before.
  * What JavaScript made of a view's memory meanwhile (ArrayBuffer.transfer() moves it to another shell) cannot be
  * found: the mapping stays for as long as V8 has any of its backing stores, and goes with the last. Unmapping is thus
- * detaching and dropping one reference; without views, or once they were collected, it goes (unmap.c).
+ * detaching and dropping one reference; without views, or once they were collected, it goes (behind.c).
  *
  * These pages are not ours, and V8 is not told of them: it would collect garbage for the sake of a guest's gigabytes.
  */
@@ -55,7 +55,7 @@ const struct region no_region = {0};
 static void mapping_unref(struct mapping *mapping) {
   if (--mapping->refs > 0) return;
   guard_remove(mapping->guard);
-  unmap_later(mapping->memory, mapping->bytes);
+  unmap_behind(mapping->memory, mapping->bytes);
   free(mapping);
 }
 

@@ -68,8 +68,8 @@ static inline uint8_t *lookup_address(struct lookup *lookup, uint32_t space, uin
   return region->memory + (address - region->start);
 }
 
-/* munmap(2) soon, on a thread of its own (unmap.c): nobody looks at it any more. */
-void unmap_later(void *memory, size_t bytes);
+/* munmap(2) soon, by another thread (behind.c): nobody looks at it any more. */
+void unmap_behind(void *memory, size_t bytes);
 
 /* --- truncated files (sigbus.c) --- */
 

@@ -305,8 +305,8 @@ export interface Native {
   /** The S_IFMT bits of what `fd` is open on; 0 for what has no such kind, like an eventfd. */
   fdStat(fd: number): number;
   /**
-   * close(2), if that is known not to wait for anybody and not to take long: 0. Else `fd` is only no longer ours, and open (1), to be closed where
-   * waiting does no harm.
+   * Has `fd` closed by another thread: 0. For what a peer has, too, and can make us wait for. It is closed when this returns, unless it
+   * is a large file in memory, or somebody has made this process wait 250 ms for a close before; it is no longer ours in any case.
    */
   closeReceived(fd: number): number;
   /**

@@ -4,9 +4,8 @@
  * What a peer sends over a Unix socket may be a descriptor of anything. Three things follow. Its flags are shared with the
  * peer, and nothing may rely on them. Nothing may be asked of it that its file system answers, as that may be a program of the
  * peer's (FUSE) that never does, be it fstat(2), fstatfs(2) or epoll_ctl(2): fileKind() is free of that. And closing it may
- * wait, too, for such a program or for a lingering socket: closeReceived() leaves those to a thread of Node's pool.
+ * wait, too, for such a program, for a lingering socket, or for a lock of the peer's: closeReceived() leaves that to other threads.
  */
-import { close as closeInPool } from 'node:fs';
 import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from './binding.ts';
 import { AF_UNIX, SO_DOMAIN, SOCK_STREAM, SOL_SOCKET } from './constants.ts';
@@ -91,9 +90,9 @@ export function receiveWithFds(fd: number, buffer: Uint8Array): ReceivedMessage 
   return { bytes, fds: count > 0 ? Array.from(fds.subarray(1, 1 + count)) : [], fdsLost: count < 0 };
 }
 
-/** Closes a descriptor that a peer sent, without waiting for what is behind it. */
+/** Has a descriptor that a peer sent, or has as well, closed by another thread, as it may take as long as the peer likes. */
 export function closeReceived(fd: number): void {
-  if (check(native().closeReceived(fd), 'close') === 1) closeInPool(fd, ignore);
+  check(native().closeReceived(fd), 'close');
 }
 
 /** Throws, with the way out, when eventfds cannot be signalled here: for the start of whoever will have to. */
@@ -106,9 +105,6 @@ export function requireSignals(): void {
       : 'guests are signalled by asynchronous I/O (CONFIG_AIO), which the kernel lacks or a seccomp filter forbids';
   throw errnoError(result, 'io_setup', { hint });
 }
-
-/** On Linux the descriptor is gone whatever close(2) says. */
-function ignore(): void {}
 
 function check(result: number, syscall: string): number {
   if (result < 0) throw errnoError(result, syscall);

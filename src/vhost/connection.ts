@@ -15,7 +15,7 @@ import { assert } from '../core/assert.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
 import { EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT } from '../sys/constants.ts';
-import { MESSAGE_FDS_MAX } from '../sys/fds.ts';
+import { closeReceived, MESSAGE_FDS_MAX } from '../sys/fds.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { Framer, type Message } from './framing.ts';
 import type { Session } from './session.ts';
@@ -67,7 +67,7 @@ export class Connection {
       this.session = options.session((bytes) => this.#write(bytes));
       this.#registration = this.#watch();
     } catch (error) {
-      native().close(this.#fd);
+      closeReceived(this.#fd);
       throw error;
     }
   }
@@ -96,7 +96,8 @@ export class Connection {
     this.#registration.remove();
     this.#framer.end();
     this.session.end(error);
-    native().close(this.#fd);
+    // With what was sent and not read: nobody knows what is among that.
+    closeReceived(this.#fd);
     this.#ended(error);
   }
 

@@ -13,6 +13,7 @@
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
 import { EPOLLIN } from '../sys/constants.ts';
+import { closeReceived } from '../sys/fds.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { SOCKADDR_UN_BYTES } from '../wire/sockaddr.ts';
 import { type After, realTime } from './after.ts';
@@ -170,7 +171,7 @@ export class VhostServer {
       return true;
     }
     this.counters.rejected++;
-    native().close(fd);
+    closeReceived(fd);
     return false;
   }
 

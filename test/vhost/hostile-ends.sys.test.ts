@@ -179,7 +179,7 @@ describe('a front-end that is gone', { timeout }, () => {
         await soon('it was heard', () => scene.device.stats().connections >= connections && gone());
         if (i === 5) [fds, maps] = [openFds(), guestMappings()];
       }
-      assert.equal(openFds(), fds);
+      await soon('all are closed', () => openFds() === fds);
       await soon('unmapped', () => guestMappings() <= maps);
       assert.equal(scene.device.stats().connections, CYCLES);
       // And the next is served as the first was.
@@ -245,7 +245,7 @@ describe('guests that come, lend and go', { timeout }, () => {
     }
     recorder.release();
     await turns(3);
-    assert.equal(openFds(), baseline);
+    await soon('all are closed', () => openFds() === baseline);
     await soon('unmapped', () => guestMappings() === 0);
     const { lent, late } = scene.device.stats().details.ledger;
     assert.ok(lent > cycles / 4 && late > cycles / 8, `${lent} lent, ${late} came late`);

@@ -100,7 +100,7 @@ describe('case 47: a guest that reboots', { timeout }, () => {
       scene.recorder.frames.length = 0;
     }
     await exchange(scene, guest);
-    assert.equal(openFds(), baseline);
+    await soon('all are closed', () => openFds() === baseline);
     assert.deepEqual(scene.failures, []);
     const { txFrames, rxFrames } = scene.device.stats();
     assert.ok(rxFrames >= 400 && txFrames >= 400, `${rxFrames} and ${txFrames} frames`);
