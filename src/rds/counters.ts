@@ -1,21 +1,51 @@
 /**
- * What an RDS node counts. Names follow the kernel's RDS counters (`rds-info -c`, net/rds/stats.c) where it has one;
- * ours come after the blank line.
+ * What an RDS node counts. The first have the kernel's names, in its order (`rds-info -c`; rds_stat_names of net/rds/stats.c,
+ * rds_tcp_stat_names of net/rds/tcp_stats.c), so that scripts find them. Some of them count what cannot happen here, as they are about InfiniBand,
+ * locks or pages, and stay 0. The others are ours.
  */
 export interface RdsCounters {
   conn_reset: number;
+  recv_drop_bad_checksum: number;
   recv_drop_old_seq: number;
   recv_drop_no_sock: number;
+  recv_drop_dead_sock: number;
+  recv_deliver_raced: number;
   recv_delivered: number;
+  recv_queued: number;
+  recv_immediate_retry: number;
+  recv_delayed_retry: number;
+  recv_ack_required: number;
+  recv_rdma_bytes: number;
   recv_ping: number;
+  send_queue_empty: number;
   send_queue_full: number;
-  send_queued: number;
-  send_pong: number;
+  send_lock_contention: number;
+  send_lock_queue_raced: number;
+  send_immediate_retry: number;
+  send_delayed_retry: number;
   send_drop_acked: number;
+  send_ack_required: number;
+  send_queued: number;
+  send_rdma: number;
+  send_rdma_bytes: number;
+  send_pong: number;
+  page_remainder_hit: number;
+  page_remainder_miss: number;
+  copy_to_user: number;
+  copy_from_user: number;
   cong_update_queued: number;
   cong_update_received: number;
   cong_send_error: number;
+  cong_send_blocked: number;
+  recv_bytes_added_to_sock: number;
+  recv_bytes_freed_fromsock: number;
+  send_stuck_rm: number;
+  mprds_catchup_tx0_retries: number;
+  tcp_data_ready_calls: number;
+  tcp_write_space_calls: number;
   tcp_sndbuf_full: number;
+  tcp_connect_raced: number;
+  tcp_listen_closed_stale: number;
 
   /** Messages sent again after a connection was lost. */
   send_retransmitted: number;
@@ -55,18 +85,47 @@ export interface RdsCounters {
 export function rdsCounters(): RdsCounters {
   return {
     conn_reset: 0,
+    recv_drop_bad_checksum: 0,
     recv_drop_old_seq: 0,
     recv_drop_no_sock: 0,
+    recv_drop_dead_sock: 0,
+    recv_deliver_raced: 0,
     recv_delivered: 0,
+    recv_queued: 0,
+    recv_immediate_retry: 0,
+    recv_delayed_retry: 0,
+    recv_ack_required: 0,
+    recv_rdma_bytes: 0,
     recv_ping: 0,
+    send_queue_empty: 0,
     send_queue_full: 0,
-    send_queued: 0,
-    send_pong: 0,
+    send_lock_contention: 0,
+    send_lock_queue_raced: 0,
+    send_immediate_retry: 0,
+    send_delayed_retry: 0,
     send_drop_acked: 0,
+    send_ack_required: 0,
+    send_queued: 0,
+    send_rdma: 0,
+    send_rdma_bytes: 0,
+    send_pong: 0,
+    page_remainder_hit: 0,
+    page_remainder_miss: 0,
+    copy_to_user: 0,
+    copy_from_user: 0,
     cong_update_queued: 0,
     cong_update_received: 0,
     cong_send_error: 0,
+    cong_send_blocked: 0,
+    recv_bytes_added_to_sock: 0,
+    recv_bytes_freed_fromsock: 0,
+    send_stuck_rm: 0,
+    mprds_catchup_tx0_retries: 0,
+    tcp_data_ready_calls: 0,
+    tcp_write_space_calls: 0,
     tcp_sndbuf_full: 0,
+    tcp_connect_raced: 0,
+    tcp_listen_closed_stale: 0,
     send_retransmitted: 0,
     send_drop_generation: 0,
     send_cancelled: 0,

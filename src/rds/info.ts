@@ -1,67 +1,82 @@
-/** A node's state as plain numbers: counters, lanes, what is queued, held and lent. */
-import { closerStats } from '../net/closer.ts';
-import type { ZerocopyCounters } from '../net/counters.ts';
-import type { ConnectionState } from './connection.ts';
-import type { RdsCounters } from './counters.ts';
-import type { RdsEnvironment } from './environment.ts';
-import type { RdsNode } from './node.ts';
-import type { RdsSocket } from './socket.ts';
+/**
+ * What RDS_INFO_* shows of a kernel's RDS (getsockopt(2) at level SOL_RDS; include/uapi/linux/rds.h), of a node: sockets,
+ * connections, the messages in its queues, and its TCP sockets. Unlike the kernel's it shows every lane, and IPv6 and IPv4 alike.
+ *
+ * A snapshot, for observers: `rds-info` prints it, and nothing of RDS itself depends on it.
+ */
 
-export interface LaneStats {
+/** One RDS socket. */
+export interface SocketInfo {
   readonly address: string;
-  readonly state: ConnectionState;
-  /** Bytes written to the current connection, and of these acknowledged by the peer's TCP. */
-  readonly writtenBytes: number;
-  readonly ackedBytes: number;
-  readonly heldBytes: number;
+  readonly port: number;
+  /** The default destination; an empty text, and 0, where there is none. */
+  readonly peerAddress: string;
+  readonly peerPort: number;
+  /** Payload bytes that may be queued for sending, and for reading. */
+  readonly sendBufferBytes: number;
+  readonly receiveBufferBytes: number;
+  /** Of the kernel's socket; 0 for a socket of this library, which has none. */
+  readonly inode: number;
 }
 
-export interface NodeStats {
-  readonly address: string;
-  readonly counters: Readonly<RdsCounters>;
-  readonly zerocopy: Readonly<ZerocopyCounters>;
-  readonly lanes: readonly LaneStats[];
-  readonly sockets: number;
-  /** Payload bytes that sockets, open or closed, have queued or unacknowledged, and that are lent by programs. */
-  readonly queuedBytes: number;
-  readonly lentBytes: number;
-  /** Received bytes that wait to be read. */
-  readonly heldBytes: number;
-  readonly idlePoolBytes: number;
-  /** Closed connections whose pages the kernel still reads; those in quarantine did not let go even after an abort. */
-  readonly closing: ReturnType<typeof closerStats>;
-  readonly budget: { readonly usedPages: number; readonly limitPages: number };
+/** One lane of the connection between two addresses. */
+export interface ConnectionInfo {
+  readonly localAddress: string;
+  readonly remoteAddress: string;
+  readonly lane: number;
+  readonly transport: 'tcp' | 'loopback' | 'ib';
+  /** The sequence number of the next message sent, and the one expected next. */
+  readonly nextTx: bigint;
+  readonly nextRx: bigint;
+  /** Something is being written; the transport is connecting; the lane carries messages. */
+  readonly sending: boolean;
+  readonly connecting: boolean;
+  readonly connected: boolean;
+  /** Lanes agreed with the peer, 0 while unknown; null where the kernel does not tell. */
+  readonly npaths: number | null;
+  /** The peer's generation number, 0 while unknown; null where the kernel does not tell. */
+  readonly peerGeneration: number | null;
 }
 
-export function nodeStats(
-  node: RdsNode,
-  environment: RdsEnvironment,
-  sockets: readonly RdsSocket[],
-  closedSockets: readonly RdsSocket[],
-): NodeStats {
-  let queuedBytes = 0;
-  let lentBytes = 0;
-  for (const socket of [...sockets, ...closedSockets]) {
-    queuedBytes += socket.queuedBytes;
-    lentBytes += socket.lentBytes;
-  }
-  return {
-    address: node.address,
-    counters: { ...node.counters },
-    zerocopy: { ...environment.zerocopy },
-    lanes: node.peers.map((lane) => ({
-      address: lane.address,
-      state: lane.connection.state,
-      writtenBytes: lane.connection.sender.writtenBytes,
-      ackedBytes: lane.channel?.ackedBytes() ?? 0,
-      heldBytes: lane.heldBytes,
-    })),
-    sockets: sockets.length,
-    queuedBytes,
-    lentBytes,
-    heldBytes: node.heldBytes,
-    idlePoolBytes: node.pool.idleBytes,
-    closing: closerStats(),
-    budget: { usedPages: environment.budget.used(), limitPages: environment.budget.limitPages },
-  };
+/** One message in a queue. In the receive queue `local` is the receiver; sequence numbers are not kept there, and are 0. */
+export interface MessageInfo {
+  readonly sequence: bigint;
+  readonly bytes: number;
+  readonly localAddress: string;
+  readonly localPort: number;
+  readonly remoteAddress: string;
+  readonly remotePort: number;
+}
+
+/** One TCP connection. */
+export interface TcpSocketInfo {
+  readonly localAddress: string;
+  readonly localPort: number;
+  readonly remoteAddress: string;
+  readonly remotePort: number;
+  /** Bytes of the message being received that have not come yet: of its header, and of its payload. */
+  readonly headerBytesLeft: number;
+  readonly dataBytesLeft: number;
+  /**
+   * Positions in the stream sent, modulo 2^32: where the last message began, what the peer's TCP will have acknowledged when it
+   * has all of it, and what it was last seen to have acknowledged. The kernel counts from TCP's initial sequence number, this library from 0.
+   */
+  readonly lastSentNext: number;
+  readonly lastExpectedUna: number;
+  readonly lastSeenUna: number;
+}
+
+export interface RdsInfo {
+  /** By name: the kernel's first, in its order, then those of this library. */
+  readonly counters: Readonly<Record<string, number>>;
+  readonly sockets: readonly SocketInfo[];
+  readonly connections: readonly ConnectionInfo[];
+  /** Accepted and not written, and written and not acknowledged. */
+  readonly sendQueue: readonly MessageInfo[];
+  readonly retransmitQueue: readonly MessageInfo[];
+  /** Received and not read. */
+  readonly receiveQueue: readonly MessageInfo[];
+  readonly tcpSockets: readonly TcpSocketInfo[];
+  /** Messages that are queued and not listed: each queue is listed up to a limit. */
+  readonly leftOut: number;
 }
