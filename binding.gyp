@@ -8,6 +8,7 @@
         "native/socket.c",
         "native/data.c",
         "native/datagram.c",
+        "native/rds.c",
         "native/reactor.c",
         "native/slab.c",
         "native/process.c",

@@ -29,6 +29,7 @@ struct slot {
   uint32_t doubtful;    /* failed calls that may have taken a number; they count as outstanding */
   bool mixed;           /* a call that did not fail came after those */
   bool open;            /* opened by us, not closed yet */
+  bool cookies;         /* what is outstanding are cookies of AF_RDS, which recvmsg(2) brings (rds.c) */
   bool zerocopy;        /* SO_ZEROCOPY is on: without it the kernel ignores MSG_ZEROCOPY and never confirms */
   uint8_t signal;       /* how eventfdSignal() reaches the other end (signal.c) */
   int32_t signal_fd;    /* ... and through which descriptor, if not this one; 0 is none */
@@ -148,6 +149,8 @@ int abort_socket(int fd);
 void count_flagged(struct slot *slot, int32_t flags, ssize_t sent);
 /* Reads up to `capacity` records into `out` (may be NULL: they are only accounted for); the number read, or -errno. */
 ssize_t drain_errors(int fd, struct slot *slot, uint32_t *out, size_t capacity);
+/* Reads cookies of an AF_RDS socket, and throws away what came with them; false: no more will come (rds.c). */
+bool drain_cookies(int fd, struct slot *slot);
 
 /* --- the end of an environment, in this order --- */
 
@@ -174,6 +177,6 @@ struct export {
 
 extern const struct export socket_exports[], data_exports[], reactor_exports[], slab_exports[], process_exports[],
     probe_exports[], datagram_exports[], space_exports[], frames_copy_exports[], frames_io_exports[], fds_exports[],
-    signal_exports[], tap_exports[], privileges_exports[];
+    signal_exports[], tap_exports[], privileges_exports[], rds_exports[];
 
 #endif

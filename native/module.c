@@ -67,7 +67,7 @@ NAPI_MODULE_INIT(/* napi_env env, napi_value exports */) {
   const struct export *const tables[] = {socket_exports, data_exports, reactor_exports, slab_exports, process_exports,
                                          probe_exports, datagram_exports, space_exports, frames_copy_exports,
                                          frames_io_exports, fds_exports, signal_exports, tap_exports,
-                                         privileges_exports};
+                                         privileges_exports, rds_exports};
   for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
     if (!export_all(self, exports, tables[i])) return NULL;
   return exports;

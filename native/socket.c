@@ -226,10 +226,10 @@ void sockets_end(struct env *env) {
     struct slot *slot = &env->slots[fd];
     if (!slot->open) continue;
     while (slot->outstanding > 0) {
-      ssize_t read = drain_errors((int)fd, slot, NULL, SIZE_MAX);
+      bool more = slot->cookies ? drain_cookies((int)fd, slot) : drain_errors((int)fd, slot, NULL, SIZE_MAX) >= 0;
       if (slot->outstanding == 0) break;
-      struct pollfd pending = {.fd = (int)fd, .events = 0}; /* POLLERR is always reported */
-      if (read < 0 || waits-- <= 0 || poll(&pending, 1, 1) < 0) break;
+      struct pollfd pending = {.fd = (int)fd, .events = slot->cookies ? POLLIN : 0}; /* POLLERR is always reported */
+      if (!more || waits-- <= 0 || poll(&pending, 1, 1) < 0) break;
     }
     if (slot->outstanding > 0) env->quarantined = true;
     slot_close(env, (int)fd);

@@ -13,7 +13,7 @@ export { ZerotxError } from '../core/errors.ts';
 export { StillLentError } from '../core/still-lent.ts';
 export type { Outcome } from '../core/ubuf.ts';
 export type { RdsCounters } from './counters.ts';
-export type { LaneStats, NodeStats } from './info.ts';
+export type { LaneStats, NodeStats } from './stats.ts';
 export { type NodeEvents, RdsNode } from './node.ts';
 export type {
   AwaitSendOptions,

@@ -40,6 +40,8 @@ export const TCP_KEEPINTVL = 5;
 export const TCP_KEEPCNT = 6;
 export const TCP_INFO = 11;
 export const TCP_CONGESTION = 13;
+export const TCP_MD5SIG_EXT = 32;
+export const TCP_AO_ADD_KEY = 38;
 
 // linux/in.h, linux/in6.h
 export const IP_RECVERR = 11;
@@ -77,3 +79,15 @@ export const IP_MTU_DISCOVER = 10;
 export const IPV6_MTU_DISCOVER = 23;
 /** The device's MTU counts, whatever ICMP says; nothing is fragmented here, and routers may (ip(7)). */
 export const IP_PMTUDISC_INTERFACE = 4;
+
+// linux/socket.h, linux/rds.h, asm-generic/socket.h: the kernel's own RDS
+export const SOL_RDS = 276;
+export const MSG_TRUNC = 0x20;
+export const SO_TIMESTAMP = 29;
+export const SO_RCVTIMEO = 20;
+export const SO_SNDTIMEO = 21;
+export const RDS_CANCEL_SENT_TO = 1;
+export const RDS_RECVERR = 5;
+export const RDS_CONG_MONITOR = 6;
+export const SO_RDS_TRANSPORT = 8;
+export const SO_RDS_MSG_RXPATH_LATENCY = 10;
