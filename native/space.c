@@ -10,6 +10,9 @@
  * found: the mapping stays for as long as V8 has any of its backing stores, and goes with the last. Unmapping is thus
  * detaching and dropping one reference; without views, or once they were collected, it goes (behind.c).
  *
+ * A space may be copied: both have the same mappings. So a region that leaves is gone for whoever looks in the copy, while
+ * what was lent of it before goes on in the original.
+ *
  * These pages are not ours, and V8 is not told of them: it would collect garbage for the sake of a guest's gigabytes.
  */
 #include "space.h"
@@ -43,7 +46,8 @@ struct view {
 struct mapping {
   uint8_t *memory;
   size_t bytes;
-  uint32_t refs; /* the region, and backing stores of views */
+  uint32_t refs;    /* regions, and backing stores of views */
+  uint32_t regions; /* one in each space that has it */
   struct guard *guard;
   struct view *views;
 };
@@ -75,6 +79,12 @@ static void detach_views(napi_env napi, struct mapping *mapping) {
     if (view->buffer == NULL || napi_get_reference_value(napi, view->buffer, &buffer) != napi_ok) continue;
     if (buffer != NULL) napi_detach_arraybuffer(napi, buffer); /* finalizers run later: the list stays as it is */
   }
+}
+
+/* A space has it no longer. Views are of the last that has. */
+static void mapping_leave(napi_env napi, struct mapping *mapping) {
+  if (--mapping->regions == 0) detach_views(napi, mapping);
+  mapping_unref(mapping);
 }
 
 /* An ArrayBuffer over part of the mapping, or NULL with a negative errno in `error`. */
@@ -206,6 +216,7 @@ static struct mapping *mapping_create(int fd, uint64_t offset, uint64_t bytes, i
   *error = -ENOMEM;
   if (mapping == NULL) return NULL;
   mapping->refs = 1;
+  mapping->regions = 1;
   mapping->bytes = (bytes + (uint64_t)page - 1) / (uint64_t)page * (uint64_t)page;
   mapping->memory = mmap(NULL, mapping->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, (off_t)offset);
   if (mapping->memory == MAP_FAILED) {
@@ -223,16 +234,17 @@ static struct mapping *mapping_create(int fd, uint64_t offset, uint64_t bytes, i
   return NULL;
 }
 
-static void space_release(struct space *space) {
-  for (uint32_t i = 0; i < space->count; i++) mapping_unref(space->regions[i].mapping);
+static void space_empty(struct space *space) {
   free(space->regions);
   *space = (struct space){.id = space->id};
 }
 
 void spaces_end(struct env *env) {
   for (uint32_t i = 1; i < env->space_count; i++) {
-    space_release(env->spaces[i]);
-    free(env->spaces[i]);
+    struct space *space = env->spaces[i];
+    for (uint32_t k = 0; k < space->count; k++) mapping_unref(space->regions[k].mapping);
+    space_empty(space);
+    free(space);
   }
   free(env->spaces);
   env->spaces = NULL;
@@ -257,9 +269,37 @@ static napi_value zt_space_create(napi_env napi, napi_callback_info info) {
 static napi_value zt_space_destroy(napi_env napi, napi_callback_info info) {
   CALL(call);
   SPACE(call, 0, space);
-  for (uint32_t i = 0; i < space->count; i++) detach_views(napi, space->regions[i].mapping);
-  space_release(space);
+  for (uint32_t i = 0; i < space->count; i++) mapping_leave(napi, space->regions[i].mapping);
+  space_empty(space);
   return number(&call, 0);
+}
+
+static napi_value zt_space_copy(napi_env napi, napi_callback_info info) {
+  CALL(call);
+  SPACE(call, 0, space);
+  struct region *regions = NULL;
+  if (space->count > 0) {
+    regions = malloc(space->count * sizeof *regions);
+    if (regions == NULL) return number(&call, -ENOMEM);
+    memcpy(regions, space->regions, space->count * sizeof *regions);
+  }
+  struct space *copy = space_take(call.env);
+  if (copy == NULL) {
+    int error = errno;
+    free(regions);
+    return number(&call, -error);
+  }
+  *copy = (struct space){.id = copy->id,
+                         .count = space->count,
+                         .capacity = space->count,
+                         .regions = regions,
+                         .live = true,
+                         .poisoned = space->poisoned};
+  for (uint32_t i = 0; i < copy->count; i++) {
+    regions[i].mapping->refs++;
+    regions[i].mapping->regions++;
+  }
+  return number(&call, copy->id);
 }
 
 static napi_value zt_space_map(napi_env napi, napi_callback_info info) {
@@ -300,9 +340,8 @@ static napi_value zt_space_unmap(napi_env napi, napi_callback_info info) {
   while (at < space->count && space->regions[at].start != (uint64_t)start) at++;
   if (at == space->count || space->regions[at].end != (uint64_t)start + (uint64_t)bytes) return number(&call, -EINVAL);
   struct mapping *mapping = space->regions[at].mapping;
-  detach_views(napi, mapping);
   if (guard_is_poisoned(mapping->guard)) space->poisoned = true;
-  mapping_unref(mapping);
+  mapping_leave(napi, mapping);
   space->count--;
   memmove(&space->regions[at], &space->regions[at + 1], (space->count - at) * sizeof(struct region));
   return number(&call, 0);
@@ -395,6 +434,7 @@ static napi_value zt_space_write(napi_env napi, napi_callback_info info) {
 const struct export space_exports[] = {
     {"spaceCreate", zt_space_create},
     {"spaceDestroy", zt_space_destroy},
+    {"spaceCopy", zt_space_copy},
     {"spaceMap", zt_space_map},
     {"spaceUnmap", zt_space_unmap},
     {"spaceFind", zt_space_find},

@@ -90,6 +90,11 @@ export interface Port {
   send(table: FrameTable, which: Uint32Array, from: number, count: number): number;
   /** The receiver takes frames again. */
   resume(): void;
+  /**
+   * Gives back what it was lent, whatever that costs it: somebody has waited for it for too long. Not from within send(). A port whose loans
+   * the kernel always ends soon has no need of it.
+   */
+  recall?(): void;
   /** Starts to receive. */
   open(): Promise<void>;
   /** Stops; resolves when descriptors are closed or handed to the closer. */

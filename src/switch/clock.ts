@@ -4,21 +4,19 @@
  *
  * What they wait for by the clock keeps no process alive: descriptors of ports do.
  */
-export interface Clock {
-  /** Milliseconds with a fraction, never set back. */
-  now(): number;
-  /** Runs `fn` once, after `ms`; returns what cancels it. */
-  after(ms: number, fn: () => void): () => void;
-  /** What now() counts from, in milliseconds since 1970: for capture files. 0 when it is not there. */
-  readonly epochMs?: number;
-}
+import type { Clock } from '../core/clock.ts';
 
 export const systemClock: Clock = {
   epochMs: performance.timeOrigin,
   now: () => performance.now(),
-  after(ms, fn) {
-    const timer = setTimeout(fn, ms);
+  after(ms, task) {
+    const timer = setTimeout(task, ms);
     timer.unref();
     return () => clearTimeout(timer);
+  },
+  soon(task) {
+    const immediate = setImmediate(task);
+    immediate.unref();
+    return () => clearImmediate(immediate);
   },
 };

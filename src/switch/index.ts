@@ -10,6 +10,8 @@
  *
  * Middleware are ports around ports, so they go wherever a port goes. Importing this loads no addon, and nothing here needs one.
  */
+
+export type { Clock } from '../core/clock.ts';
 export { type Next, ZerotxError } from '../core/errors.ts';
 export {
   FRAME_BYTES,
@@ -51,7 +53,7 @@ export {
   type ZerocopyCapability,
 } from '../core/port.ts';
 export type { Outcome, Ubuf } from '../core/ubuf.ts';
-export { type Clock, systemClock } from './clock.ts';
+export { systemClock } from './clock.ts';
 export type { EgressCounters } from './egress.ts';
 export { Link, type LinkCounters, type LinkOptions } from './link.ts';
 export { type FaultOptions, FaultPort, withFaults } from './middleware/fault.ts';

@@ -10,10 +10,11 @@
  * A port out without carrier takes everything, as a cable with a loose end does: it is dropped and counted. VLAN tags are payload.
  * Like a switch, a link neither opens nor closes ports.
  */
+
+import type { Clock } from '../core/clock.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import type { Port } from '../core/port.ts';
-import type { Clock } from './clock.ts';
 import { Egress, type EgressCounters } from './egress.ts';
 import { ADMITTED, admit, MALFORMED } from './ingress.ts';
 

@@ -1,8 +1,8 @@
 /** A port as its switch knows it: options, counters, and the frames of the batch in hand that leave by it. */
 import { checkOptionalInteger } from '../core/arguments.ts';
+import type { Clock } from '../core/clock.ts';
 import type { FrameTable } from '../core/frames.ts';
 import type { Port } from '../core/port.ts';
-import type { Clock } from './clock.ts';
 import { Egress, type EgressCounters } from './egress.ts';
 import { MacFilter } from './spoof.ts';
 import { StormControl, type StormLimits } from './storm.ts';

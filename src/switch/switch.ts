@@ -16,11 +16,11 @@
  * operator's to avoid, and the storm limits are what bounds one.
  */
 import { checkInteger, checkObject, checkOptionalInteger, wrongRange } from '../core/arguments.ts';
+import type { Clock } from '../core/clock.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_VLAN, FRAME_WORDS, type FrameTable, HEAD_AT } from '../core/frames.ts';
 import type { Port } from '../core/port.ts';
 import { readU16, readU32 } from '../wire/bytes.ts';
-import type { Clock } from './clock.ts';
 import { Fdb, LEARN_FULL, LEARN_MOVED, LEARN_REFUSED } from './fdb.ts';
 import { ADMITTED, admit, MALFORMED } from './ingress.ts';
 import { macText } from './spoof.ts';

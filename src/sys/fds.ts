@@ -8,7 +8,7 @@
  */
 import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from './binding.ts';
-import { AF_UNIX, SO_DOMAIN, SOCK_STREAM, SOL_SOCKET } from './constants.ts';
+import { AF_UNIX, SO_DOMAIN, SOL_SOCKET } from './constants.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 
@@ -21,27 +21,9 @@ export const F_SEAL_SHRINK = 0x2;
 export const F_SEAL_GROW = 0x4;
 
 // linux/stat.h
-export const S_IFMT = 0o170000;
-export const S_IFSOCK = 0o140000;
+const S_IFSOCK = 0o140000;
 export const S_IFREG = 0o100000;
-export const S_IFDIR = 0o040000;
-export const S_IFCHR = 0o020000;
-export const S_IFIFO = 0o010000;
-
-export interface ReceivedMessage {
-  /** Bytes in the buffer; 0 at the end of a stream. */
-  readonly bytes: number;
-  readonly fds: readonly number[];
-  /** Descriptors came that could not be taken; all of the message were closed. */
-  readonly fdsLost: boolean;
-}
-
-/** Both ends of a pair of connected Unix sockets. */
-export function socketPair(type: number = SOCK_STREAM): [number, number] {
-  const out = new Int32Array(2);
-  check(native().socketpair(AF_UNIX, type, out), 'socketpair');
-  return [out[0] as number, out[1] as number];
-}
+const S_IFIFO = 0o010000;
 
 /** A file in memory of `bytes` zeroes, sealed with `seals` (F_SEAL_... bits). */
 export function memfd(name: string, bytes: number, seals = 0): number {
@@ -70,24 +52,11 @@ export function fileKind(fd: number): number {
 export function isSafeToWatch(fd: number): boolean {
   const kind = fileKind(fd);
   if (kind === S_IFSOCK) return native().getsockoptInt(fd, SOL_SOCKET, SO_DOMAIN) === AF_UNIX;
-  return kind === S_IFIFO || (kind === 0 && native().isEventfd(fd) === 1);
+  return kind === S_IFIFO || isEventfd(fd);
 }
 
-/** Sends `bytes` (at least one on a stream) with descriptors, all ours and all still ours afterwards; bytes taken, or undefined for EAGAIN. */
-export function sendWithFds(fd: number, bytes: Uint8Array, fds: readonly number[]): number | undefined {
-  const sent = native().sendFds(fd, bytes, Int32Array.from(fds), fds.length);
-  return sent === EAGAIN ? undefined : check(sent, 'sendmsg');
-}
-
-/** The next bytes, and the descriptors that came with them; undefined when none wait. */
-export function receiveWithFds(fd: number, buffer: Uint8Array): ReceivedMessage | undefined {
-  // Room for all that can come: what does not fit would be closed on the spot, and that may wait.
-  const fds = new Int32Array(1 + MESSAGE_FDS_MAX);
-  const got = native().recvFds(fd, buffer, fds);
-  if (got === EAGAIN) return undefined;
-  const bytes = check(got, 'recvmsg');
-  const count = fds[0] as number;
-  return { bytes, fds: count > 0 ? Array.from(fds.subarray(1, 1 + count)) : [], fdsLost: count < 0 };
+export function isEventfd(fd: number): boolean {
+  return fileKind(fd) === 0 && native().isEventfd(fd) === 1;
 }
 
 /** Has a descriptor that a peer sent, or has as well, closed by another thread, as it may take as long as the peer likes. */

@@ -4,7 +4,7 @@
  * Nothing here throws for what a front-end says: calls give a value or `-errno`, and whoever speaks the protocol decides.
  * Addresses are numbers, exact below 2^52; those of the front-end's own address space are BigInts, 64 bits long.
  */
-import { errnoError } from '../core/errors.ts';
+import { errnoError, ZerotxError } from '../core/errors.ts';
 import { type Native, native } from './binding.ts';
 
 export class GuestSpace {
@@ -13,11 +13,21 @@ export class GuestSpace {
   readonly #sys: Native;
   #destroyed = false;
 
-  /** Throws EMFILE with 1,023 spaces in this environment. */
-  constructor() {
+  /** Throws EMFILE with 1,023 spaces in this environment, and ENOMEM. `original`: it begins as a copy of that. */
+  constructor(original?: GuestSpace) {
     this.#sys = native();
-    this.id = this.#sys.spaceCreate();
-    if (this.id < 0) throw errnoError(this.id, 'spaceCreate');
+    this.id = original === undefined ? this.#sys.spaceCreate() : this.#sys.spaceCopy(original.id);
+    if (this.id < 0) throw errnoError(this.id, original === undefined ? 'spaceCreate' : 'spaceCopy');
+  }
+
+  /** Another space with the same regions and memory, or `-errno`. */
+  copy(): GuestSpace | number {
+    try {
+      return new GuestSpace(this);
+    } catch (error) {
+      if (error instanceof ZerotxError && error.errno < 0) return error.errno;
+      throw error;
+    }
   }
 
   /** Maps part of a file, which may be closed afterwards; 0 or `-errno` (see Native.spaceMap). */
@@ -25,7 +35,7 @@ export class GuestSpace {
     return this.#sys.spaceMap(this.id, fd, guestAddress, bytes, fdOffset, userAddress);
   }
 
-  /** Unmaps the region with these ends; its views are detached. */
+  /** Unmaps the region with these ends. Its views are detached, when no copy has it any more. */
   unmap(guestAddress: number, bytes: number): number {
     return this.#sys.spaceUnmap(this.id, guestAddress, bytes);
   }

@@ -97,18 +97,6 @@ export function openMacvtap(device: string, options: { readonly offloads?: numbe
   return { fd, name: device };
 }
 
-/** TUN_F_... bits; EINVAL for some that the kernel does not know. */
-export function setTapOffloads(fd: number, offloads: number): void {
-  const result = native().tapSetOffload(fd, offloads);
-  if (result < 0) throw errnoError(result, 'TUNSETOFFLOAD');
-}
-
-/** Lets a queue of a multi-queue tap take part in the traffic, as it does to begin with, or not. */
-export function setTapQueue(fd: number, on: boolean): void {
-  const result = native().tapSetQueue(fd, on);
-  if (result < 0) throw errnoError(result, 'TUNSETQUEUE');
-}
-
 function prepare(fd: number, name: string, offloads: number): void {
   let call = 'TUNSETVNETHDRSZ';
   let result = native().tapSetVnetHeader(fd, VNET_HEADER_BYTES);

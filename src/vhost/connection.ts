@@ -10,6 +10,10 @@
  * front-end does. One that sends without end has BUDGET messages a turn of the event loop, and no more time than TURN_MS and
  * the message that goes over it; after that it rests for three times as long, since a memory table of 32 regions alone takes
  * milliseconds, and others have frames to send meanwhile.
+ *
+ * A front-end that stops in the middle of a message, or does not read a reply, has PATIENCE_MS. That is not a matter of order alone: the
+ * descriptors of half a message, and what waits unread in our own socket, may be the front-end's end of the connection, and
+ * while it is there no end of the front-end is ever heard of.
  */
 import { assert } from '../core/assert.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
@@ -29,6 +33,8 @@ const TURN_MS = 0.5;
 const REST = 3;
 /** Of a turn that took long because somebody else had the processor. */
 const REST_MAX_MS = 10;
+/** Front-ends send a message in one call, and wait for its reply. */
+const PATIENCE_MS = 10_000;
 const NOTHING = new Uint8Array(0);
 
 export interface ConnectionOptions {
@@ -40,6 +46,7 @@ export interface ConnectionOptions {
   readonly session: (reply: (bytes: Uint8Array) => void) => Session;
   /** Called once, when all is closed. Null: the front-end went away. */
   readonly ended: (error: Error | null) => void;
+  readonly patienceMs?: number;
 }
 
 export class Connection {
@@ -47,6 +54,7 @@ export class Connection {
   readonly #fd: number;
   readonly #framer: Framer;
   readonly #ended: (error: Error | null) => void;
+  readonly #patienceMs: number;
   readonly #registration: Registration;
   /** Room for as many descriptors as can come at once: what does not fit is closed where it may wait. */
   readonly #fds = new Int32Array(1 + MESSAGE_FDS_MAX);
@@ -56,12 +64,14 @@ export class Connection {
   /** The front-end closed its socket, with or without words in it that were not read yet. */
   #hungUp = false;
   #rest: NodeJS.Timeout | null = null;
+  #patience: NodeJS.Timeout | null = null;
   #over = false;
 
   /** Throws, and closes `fd`, when there can be no session or the descriptor cannot be watched. */
   constructor(options: ConnectionOptions) {
     this.#fd = options.fd;
     this.#ended = options.ended;
+    this.#patienceMs = options.patienceMs ?? PATIENCE_MS;
     this.#framer = new Framer(options.closeFd);
     try {
       this.session = options.session((bytes) => this.#write(bytes));
@@ -93,6 +103,7 @@ export class Connection {
     if (this.#over) return;
     this.#over = true;
     if (this.#rest !== null) clearTimeout(this.#rest);
+    this.#haveEnough();
     this.#registration.remove();
     this.#framer.end();
     this.session.end(error);
@@ -123,6 +134,7 @@ export class Connection {
     const start = performance.now();
     const all = this.#readUntil(start + TURN_MS);
     const spent = performance.now() - start;
+    this.#wait();
     if (this.#over || (all && spent < TURN_MS)) return;
     // The edge is used up, so what is left would not be told of.
     this.#rest = setTimeout(
@@ -178,6 +190,7 @@ export class Connection {
   }
 
   #handle(message: Message): void {
+    this.#haveEnough();
     try {
       const held = this.session.handle(message);
       if (held === null) return;
@@ -200,6 +213,23 @@ export class Connection {
   #fail(error: unknown): void {
     this.end(error as Error);
     if (!(error instanceof ZerotxError)) throw error;
+  }
+
+  /** Half a message, or a reply that is not read, has so much time, and what comes after it as much again. */
+  #wait(): void {
+    const isOwed = this.#out.length > 0 || !this.#framer.isIdle;
+    if (this.#over || !isOwed) this.#haveEnough();
+    else this.#patience ??= setTimeout(() => this.#giveUp(), this.#patienceMs);
+  }
+
+  #haveEnough(): void {
+    if (this.#patience !== null) clearTimeout(this.#patience);
+    this.#patience = null;
+  }
+
+  #giveUp(): void {
+    const what = this.#out.length > 0 ? 'does not read a reply' : 'stopped in the middle of a message';
+    this.end(new ZerotxError('EPROTO', `vhost-user front-end ${what}`));
   }
 
   #write(bytes: Uint8Array): void {

@@ -12,7 +12,7 @@
  * With INDIRECT a chain of several pieces takes one descriptor, and its table has a fixed place: entry `head` of the tables.
  *
  * The back-end may be hostile: its used.idx may jump, its entries name chains that it does not have, and more bytes
- * than there is room for. Then the queue is `broken`. It cannot reach what this class knows: the free list and the
+ * than there is room for. (Where there is none, the length says nothing.) Then the queue is `broken`. It cannot reach what this class knows: the free list and the
  * lengths of chains are kept here, not in the shared ring.
  */
 import { assert } from '../core/assert.ts';
@@ -215,9 +215,12 @@ export class DriverQueue {
   #entry(ahead: number): number {
     const at = (this.#reaped & this.#mask) << 1;
     const head = this.#entries[at] as number;
-    const bytes = this.#entries[at + 1] as number;
+    const length = this.#entries[at + 1] as number;
     if (head >= this.size || this.#chain[head] === 0) return this.#fail(`a used entry for chain ${head}`);
-    if (bytes > (this.#writable[head] as number)) return this.#fail(`${bytes} bytes in chain ${head}`);
+    const room = this.#writable[head] as number;
+    // Older devices say of a chain that is only read how long it is, or anything else (section 2.7.8.1).
+    const bytes = room === 0 ? 0 : length;
+    if (bytes > room) return this.#fail(`${bytes} bytes in chain ${head}`);
     this.#bytes = bytes;
     if (!this.features.inOrder || this.#order[this.#reaped & this.#mask] === head) return head;
     // Section 2.7.9: one entry for a batch, that of its last chain; the others were used completely.

@@ -27,6 +27,7 @@ export interface QueuesOptions {
 }
 
 export class FrontendQueues implements Polled {
+  readonly device: object = this;
   /** One of each for a queue pair. */
   readonly transmit: readonly TransmitQueue[];
   readonly receive: readonly ReceiveQueue[];

@@ -222,9 +222,15 @@ function file(act: (state: SessionState, index: number, fd: number) => number): 
   };
 }
 
+/**
+ * Only whoever reads our configuration is ever told anything. Of the others the channel is not kept: it is a socket, and might be the
+ * far end of this connection, which would then never end (ring-fds.ts).
+ */
 function setBackendFd(state: SessionState, { fds }: Message): Outcome {
   if (fds.length !== 1) return EINVAL;
-  state.setBackendFd(fds.pop() as number);
+  const fd = fds.pop() as number;
+  if (has(state.offeredProtocol, vhost.VHOST_USER_PROTOCOL_F_CONFIG)) state.setBackendFd(fd);
+  else state.calls.close(fd);
   return 0;
 }
 

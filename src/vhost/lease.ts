@@ -1,12 +1,9 @@
 /**
  * How long guest memory lasts: until the front-end took it away, and the last frame that is lent from it is complete.
  *
- * A lease stands for the memory as one state of the memory table had it. Rings and lent frames hold the lease they began
- * with; the table goes on with a new one. What the table dropped is unmapped when nobody holds the old lease, nor an older one
- * of the same space, whose frames may lie in the dropped region as well:
- *
- *   lease 1 (held by a frame) --> lease 2 (nobody) --> lease 3 (current)
- *           drops region A               drops region B: waits for lease 1 too
+ * A lease stands for the memory as one state of the memory table had it, in a space of its own. Rings and lent frames hold the lease
+ * they began with; the table goes on with a new one, and what is looked up from then on is looked up there. The space of the old one is
+ * destroyed when nobody holds it any more.
  */
 import { assert } from '../core/assert.ts';
 import type { Space } from './memory.ts';
@@ -21,16 +18,11 @@ export interface MemoryLease {
 export class Lease implements MemoryLease {
   readonly space: Space;
   #holders = 0;
-  #older: Lease | null = null;
-  #newer: Lease | null = null;
   /** Not null: closed, and what to do when nobody is left. */
   #onEnd: (() => void) | null = null;
 
-  constructor(space: Space, older: Lease | null = null) {
+  constructor(space: Space) {
     this.space = space;
-    if (older === null || older.#ended) return;
-    this.#older = older;
-    older.#newer = this;
   }
 
   hold(): void {
@@ -53,15 +45,10 @@ export class Lease implements MemoryLease {
   #ended = false;
 
   #settle(): void {
-    if (this.#onEnd === null || this.#holders > 0 || this.#older !== null) return;
+    if (this.#onEnd === null || this.#holders > 0) return;
     const onEnd = this.#onEnd;
     this.#onEnd = null;
     this.#ended = true;
     onEnd();
-    const newer = this.#newer;
-    if (newer === null) return;
-    this.#newer = null;
-    newer.#older = null;
-    newer.#settle();
   }
 }

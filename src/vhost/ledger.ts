@@ -15,15 +15,17 @@
  * Reports are in the order of avail. So an index says exactly what was given back, and a device that takes over from us, or
  * ourselves after a crash, resumes with nothing lost. The price is that one slow receiver holds up everybody behind it:
  * a chain that is lent for longer than holdMs is overdue, and is set aside, unless IN_ORDER was negotiated; and its borrower gets nothing more for
- * a while (selector.ts). With `copiesFirst` a lent chain is set aside at once, as the kernel's vhost-net does.
+ * a while (selector.ts). With IN_ORDER nobody may be overtaken: when a chain has held up others for stallMs, its borrower is told to give
+ * back what it has at any cost (a stream resets its connection), and after that it gets nothing more for a minute. With `copiesFirst`
+ * a lent chain is set aside at once, as the kernel's vhost-net does. A chain that is aside is noted in the ring, so that whoever
+ * resumes knows of it (aside.ts).
  *
  * Every lend() gives a Ubuf of its own, the only allocation here, so that of several borrowers of one chain (a frame that is
  * flooded) each is judged by what it does; the chain is done with the last of them.
  *
  * Stopping: drain() ends the lending and the overtaking. When all is back, or at the deadline of whoever waits, detach() says where the next
- * owner of the queue starts: at the first chain that is not reported. Chains that are aside then cannot be given back to
- * anybody, as later ones already were; they are counted as `forced`, and the driver misses them until it resets the queue.
- * What is released after detach() touches no ring: it only lets go of the memory that was lent.
+ * owner of the queue starts: at the first chain that is not reported. What is still lent then is his: he takes those chains again, and
+ * gives back those that are aside, by their notes (counted as `forced`). What is released after detach() touches no ring: it only lets go of the memory that was lent.
  *
  * The time comes from the caller. For holdMs a gap between two calls counts as gapMs at most: who was kept from running could not
  * take what came back meanwhile, and that is no borrower's fault.
@@ -35,11 +37,15 @@ import { type ReleaseQueue, releases } from '../core/releases.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
 import { type HeldMemory, type Loan, Loans } from './loans.ts';
 import type { SplitQueue } from './queue.ts';
-import { type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
+import { type Borrower, type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
 
 /** The most chains of a queue that are lent at once, and a quarter of the ring at most: the rest is for copies. */
 export const LENT_MAX = 128;
 export const HOLD_MS = 5;
+/** Less than the 5 s after which Linux takes a transmit queue for dead (dev_watchdog). */
+export const STALL_MS = 2000;
+/** Of the time between two reports, what counts for it at most. */
+const STALL_GAP_MS = 250;
 
 /** What a slot is: one of the four, and two flags for those that are HERE or OUT. */
 const FREE = 0;
@@ -65,16 +71,19 @@ export interface LedgerCounters {
   refusedCopies: number;
   refusedOverdue: number;
   refusedDraining: number;
-  /** Borrowings that took longer than holdMs; chains that were overtaken; borrowings whose end nobody knows. */
+  /** Borrowings that took longer than holdMs; chains that were overtaken; calls for what held up a ring with IN_ORDER; borrowings whose end nobody knows. */
   overdue: number;
   overtaken: number;
+  recalls: number;
   quarantined: number;
   /** Chains that were made available again while they were out. */
   twice: number;
   /** Borrowings that came back after detach(). */
   late: number;
-  /** Chains that were lost to the driver at detach(). */
+  /** Chains that were aside at detach(). */
   forced: number;
+  /** Chains that the last owner of the ring had set aside, and that were given back when the queue started. */
+  inherited: number;
 }
 
 export function ledgerCounters(): LedgerCounters {
@@ -90,10 +99,12 @@ export function ledgerCounters(): LedgerCounters {
     refusedDraining: 0,
     overdue: 0,
     overtaken: 0,
+    recalls: 0,
     quarantined: 0,
     twice: 0,
     late: 0,
     forced: 0,
+    inherited: 0,
   };
 }
 
@@ -105,6 +116,7 @@ export interface LedgerOptions {
   /** Of the time between two calls, what counts for holdMs at most: all of it if left out. */
   readonly gapMs?: number;
   readonly lentMax?: number;
+  readonly stallMs?: number;
   /** Reports copies before what is lent, wherever IN_ORDER was not negotiated. */
   readonly copiesFirst?: boolean;
   readonly counters?: LedgerCounters;
@@ -136,6 +148,10 @@ export class TxLedger {
   #nowMs = 0;
   /** The same without the gaps. */
   #attendedMs = 0;
+  /** The slot in front that holds up others, and for how long now; -1: none does. */
+  #stalled = -1;
+  #stalledMs = 0;
+  #reportedMs = 0;
   #told = false;
   #draining = false;
   #detached = false;
@@ -260,15 +276,17 @@ export class TxLedger {
     if (this.#detached) return 0;
     this.#see(nowMs);
     this.#told = false;
-    let put = 0;
+    this.#findOverdue();
+    // Those in order first: while there are any, there is room for the notes of the others (aside.ts).
+    let put = this.#inOrder();
     for (; this.#back.length > 0; put++) {
       const slot = this.#back.pop() as number;
       this.#state[slot] = FREE;
       this.#aside -= 1;
       this.#queue.put(slot, 0);
     }
-    this.#findOverdue();
-    put += this.#inOrder();
+    if (this.#queue.features.inOrder) this.#findStalled();
+    this.#reportedMs = nowMs;
     this.counters.reported += put;
     return put;
   }
@@ -286,6 +304,7 @@ export class TxLedger {
   /** Goes on with another view of the same ring: the guest's memory has been mapped anew. */
   attach(queue: SplitQueue, memory: HeldMemory): void {
     assert(queue.size === this.#queue.size && queue.lastAvail === this.#queue.lastAvail, 'not the same ring');
+    queue.follow(this.#queue);
     this.#queue = queue;
     this.#memory = memory;
   }
@@ -329,6 +348,7 @@ export class TxLedger {
       } else {
         if (!overtakes || (is & STATE) !== OUT || !(always || (is & LATE) !== 0)) break;
         state[slot] = is | ASIDE;
+        this.#queue.setAside(slot);
         this.#aside += 1;
         this.counters.overtaken += 1;
       }
@@ -349,6 +369,30 @@ export class TxLedger {
       loans.watchNext();
       if (!loan.late) this.#late(loan);
     }
+  }
+
+  /** A ring that waits for one chain, though others are done or will be, does so for stallMs and no longer. */
+  #findStalled(): void {
+    const slot = this.#order[this.#first & this.#mask] as number;
+    if (this.#count < 2 || this.#draining || ((this.#state[slot] as number) & STATE) !== OUT) {
+      this.#stalled = -1;
+      return;
+    }
+    if (slot !== this.#stalled) {
+      this.#stalled = slot;
+      this.#stalledMs = 0;
+      return;
+    }
+    this.#stalledMs += Math.min(this.#nowMs - this.#reportedMs, STALL_GAP_MS);
+    if (this.#stalledMs < (this.#options.stallMs ?? STALL_MS)) return;
+    this.#stalledMs = 0;
+    this.counters.recalls += 1;
+    const holders = new Set<Borrower>();
+    for (let loan = this.#loans.oldest; loan !== null; loan = loan.after) {
+      if (loan.slot === slot) holders.add(loan.borrower);
+    }
+    // What comes of it must not come from within a turn.
+    for (const holder of holders) (this.#options.releases ?? releases).run(() => holder.recall(this.#nowMs));
   }
 
   #late(loan: Loan): void {

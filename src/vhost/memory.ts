@@ -3,9 +3,9 @@
  *
  * A whole table (SET_MEM_TABLE) gets a space of its own, so that it comes as a whole or not at all: when a region cannot be mapped, the
  * old table stays. A table that is the one we have, of the same files, changes nothing: QEMU sends it again
- * whenever some device comes or goes, and mapping anew would stop all rings for it. Single regions (ADD_MEM_REG, REM_MEM_REG)
- * come into and go from the current space. What goes lasts as long as its lease (lease.ts). QEMU 7.2 adds and removes each region
- * once for each queue pair.
+ * whenever some device comes or goes, and mapping anew would stop all rings for it. Single regions come into the current space
+ * (ADD_MEM_REG); when one goes (REM_MEM_REG), those that stay go on in a copy of it. What was lent before lasts as long as its
+ * lease (lease.ts), and nothing else finds what has gone. QEMU 7.2 adds and removes each region once for each queue pair.
  *
  * Limits: REGIONS_MAX regions, `bytesMax` bytes together. A front-end that changes its table again and again while frames of
  * it are stuck on their way could keep many old spaces alive: the oldest of more than SPACES_KEPT is destroyed under its
@@ -34,6 +34,8 @@ export interface Space {
   readonly id: number;
   map(fd: number, guestAddress: number, bytes: number, fdOffset: number, userAddress: bigint): number;
   unmap(guestAddress: number, bytes: number): number;
+  /** With the same regions, at the same memory. */
+  copy(): Space | number;
   view(guestAddress: number, bytes: number): ArrayBuffer | number;
   detach(view: ArrayBuffer): number;
   read(guestAddress: number, out: Uint8Array): number;
@@ -58,21 +60,14 @@ interface Region extends MemoryRegion {
   claims: number;
 }
 
-/** A region that the table dropped and somebody still holds. */
-interface Leaving {
-  readonly region: Region;
-  readonly space: Space;
-}
-
 export class GuestMemory {
   readonly #calls: MemoryCalls;
   readonly #bytesMax: bigint;
   #lease: Lease | null = null;
   #regions: Region[] = [];
-  readonly #leaving = new Set<Leaving>();
   /** Spaces of former tables, oldest first. */
   readonly #old = new Set<Space>();
-  /** Old spaces that were destroyed, and regions unmapped, while frames of them were on their way. */
+  /** Old spaces that were destroyed while frames of them were on their way. */
   forced = 0;
 
   constructor(calls: MemoryCalls, bytesMax: number) {
@@ -94,9 +89,9 @@ export class GuestMemory {
     return Number(total(this.#regions));
   }
 
-  /** Spaces and regions that are only kept for what is held. */
+  /** Spaces that are only kept for what is held. */
   get keptCount(): number {
-    return this.#old.size + this.#leaving.size;
+    return this.#old.size;
   }
 
   /** SET_MEM_TABLE. Closes `fds`, however it ends. 0 or an errno. */
@@ -148,17 +143,13 @@ export class GuestMemory {
       return 0;
     }
     if (this.#regions.length >= REGIONS_MAX) return ENOSPC;
-    if (total(this.#regions) + this.#leavingBytes() + region.bytes > this.#bytesMax) return ENOMEM;
+    if (total(this.#regions) + region.bytes > this.#bytesMax) return ENOMEM;
     if (this.#lease === null) {
       const space = this.#calls.createSpace();
       if (typeof space === 'number') return 0 - space;
       this.#lease = new Lease(space);
     }
-    const { space } = this.#lease;
-    for (const leaving of this.#leaving) {
-      if (leaving.space === space && overlap(leaving.region, region)) this.#unmap(leaving, true);
-    }
-    const error = mapRegion(space, region, fd);
+    const error = mapRegion(this.#lease.space, region, fd);
     if (error === 0) this.#regions.push(added);
     return error;
   }
@@ -172,13 +163,16 @@ export class GuestMemory {
     const lease = this.#lease;
     const region = this.#regions[at];
     if (region === undefined || lease === null) return ENOENT;
-    region.claims -= 1;
-    if (region.claims > 0) return 0;
+    if (region.claims > 1) {
+      region.claims -= 1;
+      return 0;
+    }
+    const rest = lease.space.copy();
+    if (typeof rest === 'number') return 0 - rest;
+    rest.unmap(Number(guestAddress), Number(bytes));
     this.#regions.splice(at, 1);
-    const leaving: Leaving = { region, space: lease.space };
-    this.#leaving.add(leaving);
-    this.#lease = new Lease(lease.space, lease);
-    lease.close(() => this.#unmap(leaving, false));
+    this.#retire();
+    this.#lease = new Lease(rest);
     return 0;
   }
 
@@ -198,11 +192,6 @@ export class GuestMemory {
   close(): void {
     this.#retire();
     this.#regions = [];
-  }
-
-  /** Of regions that are only kept for what is held of them: they are mapped like the others. */
-  #leavingBytes(): bigint {
-    return total([...this.#leaving].map(({ region }) => region));
   }
 
   #isCurrent(table: readonly Region[]): boolean {
@@ -226,15 +215,7 @@ export class GuestMemory {
   }
 
   #destroy(space: Space): void {
-    if (!this.#old.delete(space)) return;
-    for (const leaving of this.#leaving) if (leaving.space === space) this.#leaving.delete(leaving);
-    space.destroy();
-  }
-
-  #unmap(leaving: Leaving, forced: boolean): void {
-    if (!this.#leaving.delete(leaving)) return;
-    if (forced) this.forced++;
-    leaving.space.unmap(Number(leaving.region.guestAddress), Number(leaving.region.bytes));
+    if (this.#old.delete(space)) space.destroy();
   }
 }
 
@@ -257,14 +238,6 @@ function sameRange(a: Region, b: Region): boolean {
     a.bytes === b.bytes &&
     a.userAddress === b.userAddress &&
     a.mmapOffset === b.mmapOffset
-  );
-}
-
-/** In guest addresses or in user addresses: what the space would refuse. */
-function overlap(a: MemoryRegion, b: MemoryRegion): boolean {
-  return (
-    (a.guestAddress < b.guestAddress + b.bytes && b.guestAddress < a.guestAddress + a.bytes) ||
-    (a.userAddress < b.userAddress + b.bytes && b.userAddress < a.userAddress + a.bytes)
   );
 }
 

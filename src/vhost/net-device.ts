@@ -51,7 +51,7 @@ export interface NetDeviceOptions {
   readonly sys: Native;
   readonly reactor: Reactor;
   readonly poller: Poller;
-  /** User-Mode Linux has pipes for call descriptors, and drivers that reset without a word. */
+  /** User-Mode Linux has sockets or pipes for call descriptors, and drivers that reset without a word. */
   readonly frontend: Frontend;
   /** Kept from one connection to the next. */
   readonly details: DeviceCounters;

@@ -10,7 +10,7 @@
  *
  * The driver may be hostile and may write at any time. So each word of it is read once, into a local, and checked there; an
  * index that jumps further than the ring has entries, or a head that is none, marks the queue `broken`, after which it
- * takes and gives nothing. The used ring is never read.
+ * takes and gives nothing. The used ring is not read, but once for what its last owner left there (aside.ts).
  *
  * Memory order: `idx` of either ring, and the words that decide about notifications, go through Atomics, which are sequentially consistent
  * in V8 on every kind of buffer. The loads of ring entries and descriptors behind the load of avail.idx, and the stores of used
@@ -31,6 +31,7 @@ import {
   VRING_USED_ELEMENT_BYTES,
   VRING_USED_F_NO_NOTIFY,
 } from '../wire/virtio.ts';
+import { AsideNotes, type FoundNotes } from './aside.ts';
 
 /** The three areas, each exactly as long as descBytes(), availBytes() and usedBytes() say, or longer. */
 export interface RingMemory {
@@ -75,6 +76,8 @@ export class SplitQueue {
   #first = true;
   /** What used.flags says; undefined: what the last owner of the ring left there. */
   #quiet: boolean | undefined;
+  /** Of chains that were overtaken, once there was one. */
+  #notes: AsideNotes | null = null;
 
   /** `availBase`: first entry of avail to take; `usedIdx`: as it stands in the used ring. */
   constructor(memory: RingMemory, size: number, features: RingFeatures, availBase: number, usedIdx: number) {
@@ -134,19 +137,60 @@ export class SplitQueue {
 
   /** Fills the next used entry. The driver sees it after publish(). */
   put(head: number, bytes: number): void {
+    if (this.#notes?.makeWay(head, this.#filled, this.#room()) === false) {
+      this.#show();
+      this.#notes.makeWay(head, this.#filled, this.#room());
+    }
     const at = (this.#filled & this.#mask) << 1;
-    this.#entries[at] = head;
+    // The length first: a note (aside.ts) that stood here must not become one of `head`.
     this.#entries[at + 1] = bytes;
+    this.#entries[at] = head;
     this.#filled = (this.#filled + 1) & 0xffff;
+  }
+
+  /** Later chains will be given back before `head`, which was taken: whoever has the ring after us finds it noted (aside.ts). */
+  setAside(head: number): void {
+    this.#notes ??= new AsideNotes(this.#entries, this.size);
+    this.#notes.write(head, this.#filled, this.#room());
+  }
+
+  /** Is the same ring as `old`, at another address. */
+  follow(old: SplitQueue): void {
+    this.#notes = old.#notes?.moved(this.#entries, this.#filled) ?? null;
+  }
+
+  /** Gives back what the last owner of the ring had overtaken, by his notes. */
+  giveBack({ aside, over }: FoundNotes): void {
+    for (const entry of over) this.#entries[2 * entry + 1] = 0;
+    if (aside.size === 0) return;
+    this.#notes ??= new AsideNotes(this.#entries, this.size);
+    for (const [head, entry] of aside) this.#notes.found(head, entry);
+    // One at a time, as the next crash may come at any moment, too.
+    for (const head of aside.keys()) {
+      this.put(head, 0);
+      this.publish();
+    }
+  }
+
+  #show(): void {
+    if (this.#filled === this.#published || this.#used.length === 0) return;
+    this.#published = this.#filled;
+    Atomics.store(this.#used, IDX, this.#filled);
+    this.#notes?.published();
+  }
+
+  /** Entries of used from `filled` on that the driver has read: as many as chains are out. */
+  #room(): number {
+    if (this.#avail.length === 0) return 0;
+    return Math.min((Atomics.load(this.#avail, IDX) - this.#filled) & 0xffff, this.size);
   }
 
   /** Shows the driver what put() filled. True: it wants a signal. */
   publish(): boolean {
     const now = this.#filled;
-    if (now === this.#published || this.#used.length === 0) return false;
-    this.#published = now;
-    Atomics.store(this.#used, IDX, now);
-    // The store above and the loads below are one sequence for the driver too, who writes its wish and then looks at used.idx.
+    if (now === this.#decided || this.#used.length === 0) return false;
+    this.#show();
+    // The store in there and the loads below are one sequence for the driver too, who writes its wish and then looks at used.idx.
     const before = this.#decided;
     const first = this.#first;
     this.#decided = now;

@@ -6,14 +6,16 @@
  *   call   to the driver: signalled without ever blocking (Native.eventfdSignal); without one the driver polls
  *   err    signalled when the ring is broken
  *
- * All three come from the front-end, so they may be anything. Files are refused, as their file system may be a program of the
- * front-end's that never answers; so are pipes to write to, whose lock the other end can hold (fds.ts, signal.c); User-Mode Linux,
- * whose call descriptors are pipes, is a front-end to be trusted anyway.
+ * All three come from the front-end, so they may be anything; eventfds are what QEMU, DPDK and all the others send, and nothing else is
+ * taken from them. A file's file system may be a program of the front-end's that never answers; a pipe has a lock that the other end
+ * can hold (fds.ts, signal.c); and a socket may be the far end of this very connection, or have it on the way to be received: as
+ * long as we held it, the connection would never end. User-Mode Linux, whose call descriptors are sockets or pipes, is a
+ * front-end to be trusted anyway.
  */
 import { errnoOf, ZerotxError } from '../core/errors.ts';
 import type { Native } from '../sys/binding.ts';
 import { EPOLLIN } from '../sys/constants.ts';
-import { closeReceived, isSafeToWatch, S_IFIFO, S_IFMT } from '../sys/fds.ts';
+import { closeReceived, isEventfd, isSafeToWatch } from '../sys/fds.ts';
 import type { Reactor, Registration } from '../sys/reactor.ts';
 
 const EPERM = errnoOf('EPERM');
@@ -30,7 +32,7 @@ export class RingFds {
   readonly #reactor: Reactor;
   readonly #counters: SignalCounters;
   readonly #onKick: () => void;
-  readonly #takesPipes: boolean;
+  readonly #takesOthers: boolean;
   #kick = -1;
   #call = -1;
   #err = -1;
@@ -40,11 +42,11 @@ export class RingFds {
     sys: Native,
     reactor: Reactor,
     counters: SignalCounters,
-    takesPipes: boolean,
+    takesOthers: boolean,
     onKick: () => void,
   ) {
     this.#sys = sys;
-    this.#takesPipes = takesPipes;
+    this.#takesOthers = takesOthers;
     this.#reactor = reactor;
     this.#counters = counters;
     this.#onKick = onKick;
@@ -55,13 +57,13 @@ export class RingFds {
     return this.#kick < 0;
   }
 
-  /** 0, or the errno with which it cannot be watched (a file: EPERM); it is closed then. */
+  /** 0, or the errno with which it cannot be watched (what is no eventfd: EPERM); it is closed then. */
   setKick(fd: number): number {
     this.#watch?.remove();
     this.#watch = null;
     this.#kick = this.#replace(this.#kick, fd);
     if (fd < 0) return 0;
-    if (!isSafeToWatch(fd)) return this.#refuseKick(EPERM);
+    if (!this.#isTaken(fd)) return this.#refuseKick(EPERM);
     try {
       this.#watch = this.#reactor.add(fd, EPOLLIN, () => {
         this.#counters.kicks += 1;
@@ -74,16 +76,16 @@ export class RingFds {
     }
   }
 
-  /** 0, or EPERM for what could make us wait; it is closed then. */
+  /** 0, or EPERM for what is no eventfd; it is closed then. */
   setCall(fd: number): number {
-    const usable = this.#isSafeToSignal(fd);
+    const usable = fd < 0 || this.#isTaken(fd);
     this.#call = this.#replace(this.#call, usable ? fd : -1);
     if (!usable) closeReceived(fd);
     return usable ? 0 : EPERM;
   }
 
   setErr(fd: number): number {
-    const usable = this.#isSafeToSignal(fd);
+    const usable = fd < 0 || this.#isTaken(fd);
     this.#err = this.#replace(this.#err, usable ? fd : -1);
     if (!usable) closeReceived(fd);
     return usable ? 0 : EPERM;
@@ -110,9 +112,8 @@ export class RingFds {
     return errno;
   }
 
-  #isSafeToSignal(fd: number): boolean {
-    if (fd < 0) return true;
-    return isSafeToWatch(fd) && (this.#takesPipes || (this.#sys.fdStat(fd) & S_IFMT) !== S_IFIFO);
+  #isTaken(fd: number): boolean {
+    return this.#takesOthers ? isSafeToWatch(fd) : isEventfd(fd);
   }
 
   #signal(fd: number): void {

@@ -4,16 +4,8 @@
  * When the driver has posted too little, frames wait in a room of bounded size, copied: whoever sends must not wait for one guest
  * that does not read. What finds the room full is refused (a link then holds its own sender back, a switch drops and counts).
  */
-import {
-  FRAME_BYTES,
-  FRAME_WORDS,
-  type FrameTable,
-  NOBODY,
-  VNET_CSUM,
-  VNET_FLAGS,
-  VNET_GSO,
-} from '../core/frames.ts';
-import { HostBatch } from '../core/host-table.ts';
+import { type FrameTable, NOBODY } from '../core/frames.ts';
+import { WaitingRoom } from '../core/waiting-room.ts';
 import type { Native } from '../sys/binding.ts';
 import { createFrameTable } from '../sys/frame-table.ts';
 import { type ChainCounters, ChainReader } from './chain.ts';
@@ -27,7 +19,6 @@ import type { RingStart } from './session-host.ts';
 const ROOM_FRAMES = 512;
 /** A frame that waits for longer while the driver posts chains is dropped. */
 const WAIT_MS_MAX = 1000;
-const VNET_WORDS = [VNET_FLAGS, VNET_GSO, VNET_CSUM] as const;
 /** Frames of one native call, and pieces of all their chains: 64 KiB in mergeable buffers of 1.5 KiB are 44. */
 const BATCH_FRAMES = 64;
 const BATCH_SEGMENTS = 4096;
@@ -72,7 +63,7 @@ export class RxQueue {
     this.#sys = options.sys;
     this.#space = ring.lease.space.id;
     this.#table = createFrameTable({ frames: BATCH_FRAMES, segments: BATCH_SEGMENTS, headBytes: 16 }, NOBODY);
-    this.#room = new WaitingRoom();
+    this.#room = new WaitingRoom(ROOM_FRAMES);
     this.queue = resumedQueue(ring, options.features);
     this.#filler = this.#makeFiller();
     // Kicks are of interest only to frames that wait.
@@ -177,50 +168,5 @@ export class RxQueue {
       },
       counters,
     );
-  }
-}
-
-/** Frames in a row, each copied behind the one before; when the last has left it begins anew. */
-class WaitingRoom {
-  readonly which: Uint32Array = Uint32Array.from({ length: ROOM_FRAMES }, (_, i) => i);
-  first = 0;
-  /** Made when it is first needed: most guests keep up. */
-  #batch: HostBatch | null = null;
-
-  get table(): FrameTable {
-    this.#batch ??= new HostBatch(0, ROOM_FRAMES);
-    return this.#batch.table;
-  }
-
-  get count(): number {
-    return this.#batch === null ? 0 : this.#batch.table.count - this.first;
-  }
-
-  clear(): void {
-    this.#batch?.clear();
-    this.first = 0;
-  }
-
-  /** The frames before `at` have left. */
-  leave(at: number): void {
-    this.first = at;
-    if (this.count === 0) this.clear();
-  }
-
-  /** False: it is full. */
-  add(source: FrameTable, frame: number): boolean {
-    const { table } = this;
-    const from = frame * FRAME_WORDS;
-    const bytes = source.records[from + FRAME_BYTES] as number;
-    const to = table.count * FRAME_WORDS;
-    const at = (this.#batch as HostBatch).place(bytes);
-    if (at < 0) return false;
-    if (source.owner.gather(frame, table.bytes.subarray(at, at + bytes)) !== bytes) {
-      // Its memory is gone, and so is the frame.
-      table.count -= 1;
-      return true;
-    }
-    for (const word of VNET_WORDS) table.records[to + word] = source.records[from + word] as number;
-    return true;
   }
 }

@@ -19,6 +19,7 @@
  * doubles with every round trip; back to the few when one is overdue. A destination that hangs then takes with it a few
  * descriptors of the ring, and not a quarter of it.
  */
+import type { Port } from '../core/port.ts';
 
 /** Asked for, between two resets. */
 const ROUND = 1024;
@@ -27,6 +28,8 @@ const TOLERANCE_SHIFT = 6;
 
 export const BACKOFF_MIN_MS = 100;
 export const BACKOFF_MAX_MS = 10_000;
+/** After two seconds of everybody's time (STALL_MS of the ledger). */
+export const BACKOFF_RECALL_MS = 60_000;
 /** The share that a borrower starts with. */
 export const SHARE_MIN = 8;
 /** More than any ledger lends at once. */
@@ -39,6 +42,7 @@ export const REFUSED_OVERDUE = 2;
 export const REFUSED_SHARE = 3;
 
 export class Borrower {
+  readonly #recall: () => void;
   /** Borrowings asked for and copied since the last reset. */
   #asked = 0;
   #copied = 0;
@@ -48,6 +52,11 @@ export class Borrower {
   #share = SHARE_MIN;
   #backoffMs = 0;
   #untilMs = Number.NEGATIVE_INFINITY;
+
+  /** `recall`: brings back what it has, where that can be done (Port.recall). */
+  constructor(recall: () => void = () => {}) {
+    this.#recall = recall;
+  }
 
   /** Counts one that is asked for, and says whether it is granted. */
   ask(nowMs: number): number {
@@ -68,6 +77,12 @@ export class Borrower {
     if (nowMs < this.#untilMs) return;
     this.#backoffMs = Math.min(BACKOFF_MAX_MS, Math.max(BACKOFF_MIN_MS, this.#backoffMs * 2));
     this.#untilMs = nowMs + this.#backoffMs;
+  }
+
+  /** What it has is called back: it held up others for so long that it is not asked again soon. */
+  recall(nowMs: number): void {
+    this.#untilMs = Math.max(this.#untilMs, nowMs + BACKOFF_RECALL_MS);
+    this.#recall();
   }
 
   /** One that it had since `sinceMs` has come back. */
@@ -94,7 +109,7 @@ export class Borrowers {
   of(borrower: object): Borrower {
     let record = this.#records.get(borrower);
     if (record === undefined) {
-      record = new Borrower();
+      record = new Borrower(() => (borrower as Partial<Port>).recall?.());
       this.#records.set(borrower, record);
     }
     return record;

@@ -38,6 +38,8 @@ export interface ServerOptions extends SessionOptions {
   readonly socketMode?: number;
   readonly retryMinMs?: number;
   readonly retryMaxMs?: number;
+  /** How long a front-end may leave a message half sent, or a reply unread. */
+  readonly patienceMs?: number;
   /** The host of a new connection. */
   readonly connected: () => SessionHost;
   readonly after?: After;
@@ -213,6 +215,7 @@ export class VhostServer {
         closeFd: sessionCalls.close,
         session: (reply) => new Session(this.#options.connected(), this.#options, sessionCalls, reply),
         ended: (error) => this.#ended(connection, error),
+        ...(this.#options.patienceMs === undefined ? {} : { patienceMs: this.#options.patienceMs }),
       });
       return connection;
     } catch (error) {

@@ -31,7 +31,7 @@ import { CHAIN_BROKEN, CHAIN_FULL, CHAIN_SKIP, type ChainCounters, ChainReader }
 import type { MemoryLease } from './lease.ts';
 import { type LedgerCounters, TxLedger } from './ledger.ts';
 import { type RingFeatures, type RingMemory, SplitQueue } from './queue.ts';
-import { resumedQueue } from './resumed-queue.ts';
+import { resumedTxQueue } from './resumed-queue.ts';
 import type { Borrowers } from './selector.ts';
 import type { RingStart } from './session-host.ts';
 
@@ -101,7 +101,9 @@ export class TxQueue implements FrameOwner {
     this.#counters = options.counters;
     this.#space = ring.lease.space.id;
     const { size } = ring;
-    this.queue = resumedQueue(ring, options.features);
+    const { queue, givenBack } = resumedTxQueue(ring, options.features);
+    this.queue = queue;
+    options.ledgerCounters.inherited += givenBack;
     this.#chains = this.#reader();
     this.ledger = new TxLedger(this.queue, ring.lease, {
       borrowers: options.borrowers,

@@ -54,6 +54,10 @@ export class TxRing implements Polled {
     this.wake();
   }
 
+  get device(): object {
+    return this.#options.port;
+  }
+
   /** There may be something to do. */
   wake(): void {
     if (this.#over || this.#broken) return;

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { errnoOf } from '../../src/core/errors.ts';
 import { native } from '../../src/sys/binding.ts';
 import { EPOLLIN } from '../../src/sys/constants.ts';
-import { closeReceived, receiveWithFds, sendWithFds } from '../../src/sys/fds.ts';
+import { closeReceived } from '../../src/sys/fds.ts';
 import { type Registration, reactor } from '../../src/sys/reactor.ts';
 import { GuestSpace } from '../../src/sys/space.ts';
 import { Framer, type Message } from '../../src/vhost/framing.ts';
@@ -17,6 +17,7 @@ import { type RingFeatures, type RingMemory, SplitQueue } from '../../src/vhost/
 import { connectTo, listenAt, type SocketFile } from '../../src/vhost/socket-file.ts';
 import * as vhost from '../../src/wire/vhost-user.ts';
 import { availBytes, descBytes, type Features, features, has, usedBytes } from '../../src/wire/virtio.ts';
+import { receiveWithFds, sendWithFds } from './descriptors.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 const USER_BYTES = 4096;
@@ -203,8 +204,8 @@ export class FakeBackend {
     if (call >= 0) native().eventfdSignal(call);
   }
 
-  /** Returns what was sent, as used; the frames without header. */
-  takeSent(index = 1): Buffer[] {
+  /** Returns what was sent, as used, and says that so many bytes were written; the frames without header. */
+  takeSent(index = 1, written = 0): Buffer[] {
     const queue = this.queue(index);
     const frames: Buffer[] = [];
     for (let left = queue.available(); left > 0; left--) {
@@ -218,7 +219,7 @@ export class FakeBackend {
       }
       frames.push(Buffer.concat(parts).subarray(12));
       queue.advance(1);
-      queue.put(head, 0);
+      queue.put(head, written);
     }
     this.ring(index).base = queue.lastAvail;
     queue.enableNotifications();

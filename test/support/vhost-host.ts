@@ -51,16 +51,16 @@ export class FakeSpace implements Space {
   readonly views: Set<ArrayBuffer> = new Set();
   readonly poisoned: boolean = false;
   destroyed: boolean = false;
-  readonly #files: FakeFiles;
+  readonly #calls: FakeCalls;
 
-  constructor(id: number, files: FakeFiles) {
+  constructor(id: number, calls: FakeCalls) {
     this.id = id;
-    this.#files = files;
+    this.#calls = calls;
   }
 
   map(fd: number, guestAddress: number, bytes: number, _offset: number, user: bigint): number {
     assert.equal(this.destroyed, false);
-    const name = this.#files.nameOf(fd);
+    const name = this.#calls.files.nameOf(fd);
     if (name === null) return -EBADF;
     if (name === 'unmappable') return -EINVAL;
     const region = { guest: BigInt(guestAddress), bytes: BigInt(bytes), user };
@@ -81,6 +81,13 @@ export class FakeSpace implements Space {
     assert.ok(at >= 0, 'a region that is unmapped is there');
     this.regions.splice(at, 1);
     return 0;
+  }
+
+  copy(): Space | number {
+    assert.equal(this.destroyed, false);
+    const made = this.#calls.createSpace();
+    if (typeof made !== 'number') (made as FakeSpace).regions.push(...this.regions);
+    return made;
   }
 
   view(_guestAddress: number, bytes: number): ArrayBuffer {
@@ -123,7 +130,7 @@ export class FakeCalls implements SessionCalls {
 
   createSpace(): Space | number {
     if (this.spaceError !== 0) return this.spaceError;
-    const space = new FakeSpace(this.spaces.length + 1, this.files);
+    const space = new FakeSpace(this.spaces.length + 1, this);
     this.spaces.push(space);
     return space;
   }

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { AF_UNIX, EPOLLIN, EPOLLRDHUP, SOCK_STREAM } from '../../src/sys/constants.ts';
-import { sendWithFds } from '../../src/sys/fds.ts';
 import { encodeSockaddrUn } from '../../src/wire/sockaddr.ts';
 import * as vhost from '../../src/wire/vhost-user.ts';
+import { sendWithFds } from './descriptors.ts';
 import { waitFor } from './sockets.ts';
 
 const EAGAIN = -11;

@@ -1,4 +1,4 @@
-import type { Clock } from '../../src/switch/clock.ts';
+import type { Clock } from '../../src/core/clock.ts';
 
 interface Timer {
   readonly atMs: number;
@@ -20,6 +20,10 @@ export class VirtualClock implements Clock {
     return () => {
       this.#timers = this.#timers.filter((other) => other !== timer);
     };
+  }
+
+  soon(fn: () => void): () => void {
+    return this.after(0, fn);
   }
 
   get pending(): number {

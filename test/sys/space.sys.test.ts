@@ -6,9 +6,10 @@ import { describe, it } from 'node:test';
 import { errnoOf } from '../../src/core/errors.ts';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
-import { adopt, eventfd, F_SEAL_GROW, F_SEAL_SHRINK, memfd, socketPair } from '../../src/sys/fds.ts';
+import { adopt, eventfd, F_SEAL_GROW, F_SEAL_SHRINK, memfd } from '../../src/sys/fds.ts';
 import { GuestSpace } from '../../src/sys/space.ts';
 import { type ChildResult, runChild } from '../support/children.ts';
+import { socketPair } from '../support/descriptors.ts';
 import { guestMemory, mappings, pattern } from '../support/guest-memory.ts';
 
 const PAGE = native().pageSize();
@@ -43,6 +44,45 @@ describe('a space', () => {
     space.destroy();
     assert.equal(space.destroyed, true);
     assert.equal(mappings('zerotx-space'), 0);
+  });
+
+  it('is copied: what leaves one is there in the other, with its memory, until it has left both', async () => {
+    const fd = memfd('zerotx-copied', 8 * PAGE);
+    const space = new GuestSpace();
+    assert.equal(space.map(fd, 0, 4 * PAGE, 0, 0n), 0);
+    assert.equal(space.map(fd, 8 * PAGE, 4 * PAGE, 4 * PAGE, 0x1000_0000n), 0);
+    const copy = space.copy() as GuestSpace;
+    assert.notEqual(copy.id, space.id);
+    const view = space.view(8 * PAGE, PAGE) as ArrayBuffer;
+    assert.equal(copy.unmap(8 * PAGE, 4 * PAGE), 0);
+    const bytes = pattern(100);
+    assert.equal(copy.write(8 * PAGE, bytes), EFAULT);
+    assert.equal(space.write(8 * PAGE, bytes), 0);
+    assert.deepEqual(new Uint8Array(view, 0, 100), bytes, 'views stay, too');
+    assert.equal(space.write(0, bytes), 0);
+    const back = new Uint8Array(100);
+    assert.equal(copy.read(0, back), 0);
+    assert.deepEqual(back, bytes, 'one memory');
+    assert.equal(copy.map(fd, 8 * PAGE, 4 * PAGE, 0, 0x1000_0000n), 0, 'another in its place');
+    assert.equal(copy.read(8 * PAGE, back), 0);
+    assert.deepEqual(back, bytes);
+    space.destroy();
+    assert.equal(view.byteLength, 0, 'of the last that had it');
+    const other = copy.view(0, PAGE) as ArrayBuffer;
+    assert.equal(copy.read(0, back), 0);
+    const again = copy.copy() as GuestSpace;
+    copy.destroy();
+    assert.equal(other.byteLength, PAGE);
+    assert.equal(again.read(0, back), 0);
+    again.destroy();
+    assert.equal(other.byteLength, 0);
+    assert.equal(again.copy(), EBADF);
+    const empty = new GuestSpace();
+    const none = empty.copy() as GuestSpace;
+    assert.equal(none.map(fd, 0, PAGE, 0, 0n), 0, 'of nothing');
+    assert.equal(empty.read(0, back), EFAULT);
+    for (const one of [empty, none]) one.destroy();
+    calls.close(fd);
   });
 
   it('crosses from a region to the one that begins where it ends, and over no hole', () => {

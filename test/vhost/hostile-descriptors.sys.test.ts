@@ -9,7 +9,9 @@ import { afterEach, describe, it } from 'node:test';
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { SO_SNDBUF, SOL_SOCKET } from '../../src/sys/constants.ts';
-import { adopt, eventfd, socketPair } from '../../src/sys/fds.ts';
+import { adopt, eventfd } from '../../src/sys/fds.ts';
+import * as vhost from '../../src/wire/vhost-user.ts';
+import { sendWithFds, socketPair } from '../support/descriptors.ts';
 import { type Oddities, oddities } from '../support/hostile-fds.ts';
 import { counter, type HostileGuest, PAYLOAD, RX, soon, TX, turns } from '../support/hostile-guest.ts';
 import {
@@ -21,7 +23,8 @@ import {
   type Scene,
   Witness,
 } from '../support/hostile-scene.ts';
-import { newPath } from '../support/vhost-scene.ts';
+import { RawFrontend } from '../support/vhost-peer.ts';
+import { greet, newPath, Scene as ServerScene } from '../support/vhost-scene.ts';
 import { u64 } from '../support/vhost-session.ts';
 
 const timeout = 60_000;
@@ -51,13 +54,12 @@ function clogged(): number {
 describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
   afterEach(endScenes);
 
-  const taken = new Set(['a socket', 'a socket of packets']);
   for (const [name, request] of [
     ['kick', KICK],
     ['call', CALL],
     ['err', ERR],
   ] as const) {
-    it(`${name}: only what can neither wait nor ask somebody is taken, the rest is refused and closed`, async () => {
+    it(`${name}: an eventfd is taken, and nothing else: the rest is refused and closed`, async () => {
       const witness = await Witness.arrive();
       const scene = await openScene();
       const guest = await scene.boot();
@@ -65,7 +67,7 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
       const baseline = openFds();
       for (const [what, fd] of odd.all) {
         const answer = await guest.front.ack(request, u64(TX), [fd]);
-        assert.equal(answer, taken.has(what) ? 0 : EPERM, what);
+        assert.equal(answer, EPERM, what);
         assert.equal(
           await guest.front.ack(request, u64(TX), [name === 'call' ? guest.tx.callFd : guest.tx.kickFd]),
           0,
@@ -107,8 +109,8 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
     calls.close(fd);
   });
 
-  it('a call socket that nobody reads, and that is gone: frames go on', async () => {
-    const scene = await openScene();
+  it("a call socket of User-Mode Linux's that nobody reads, and that is gone: frames go on", async () => {
+    const scene = await openScene({ frontend: 'uml' });
     const guest = await scene.boot();
     const [ours, theirs] = socketPair();
     native().setsockoptInt(theirs, SOL_SOCKET, SO_SNDBUF, 1);
@@ -120,8 +122,8 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
     assert.ok(scene.device.stats().details.signalErrors > 0);
   });
 
-  it('a kick socket whose other end is gone: the ring goes on without', async () => {
-    const scene = await openScene();
+  it("a kick socket of User-Mode Linux's whose other end is gone: the ring goes on without", async () => {
+    const scene = await openScene({ frontend: 'uml' });
     const guest = await scene.boot();
     const [ours, theirs] = socketPair();
     assert.equal(await guest.front.ack(KICK, u64(TX), [theirs]), 0);
@@ -133,15 +135,13 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
     await sends(scene, guest);
   });
 
-  it('pipes: to be listened to, and not to be written to', async () => {
-    const scene = await openScene();
+  it('pipes: from User-Mode Linux', async () => {
+    const scene = await openScene({ frontend: 'uml' });
     const guest = await scene.boot();
     const path = `${newPath()}-pipe`;
     assert.equal(spawnSync('mkfifo', [path]).status, 0);
     const pipe = adopt(openSync(path, constants.O_RDWR | constants.O_NONBLOCK));
-    assert.equal(await guest.front.ack(CALL, u64(TX), [pipe]), EPERM);
-    assert.equal(await guest.front.ack(ERR, u64(TX), [pipe]), EPERM);
-    assert.equal(await guest.front.ack(KICK, u64(TX), [pipe]), 0);
+    for (const request of [CALL, ERR, KICK]) assert.equal(await guest.front.ack(request, u64(TX), [pipe]), 0);
     assert.equal(await guest.front.ack(KICK, u64(TX), [guest.tx.kickFd]), 0);
     await sends(scene, guest);
     calls.close(pipe);
@@ -167,8 +167,8 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
     await witness.testifies();
   });
 
-  it('the socket of the front-end itself: what is signalled comes back as a message that makes no sense', async () => {
-    const scene = await openScene();
+  it("User-Mode Linux's own socket: what is signalled comes back as a message that makes no sense", async () => {
+    const scene = await openScene({ frontend: 'uml' });
     const guest = await scene.boot();
     assert.equal(await guest.front.ack(CALL, u64(TX), [guest.front.fd]), 0);
     // A header is a signal and a half, and one was for the descriptor itself.
@@ -191,5 +191,90 @@ describe('kick/call fd is a file/socket/blocking pipe', { timeout }, () => {
     }
     assert.equal(counter(guest.tx.errFd), 0);
     for (const fd of files) calls.close(fd);
+  });
+});
+
+describe('a front-end that has its own end of the connection kept open, and goes', { timeout }, () => {
+  afterEach(endScenes);
+
+  /** A socket in which another one waits to be received. */
+  function carrying(fd: number): number {
+    const [one, other] = socketPair();
+    assert.equal(sendWithFds(one, Uint8Array.of(1), [fd]), 1);
+    calls.close(one);
+    return other;
+  }
+
+  for (const [name, request] of [
+    ['kick', KICK],
+    ['call', CALL],
+    ['err', ERR],
+    ['channel', 21],
+  ] as const) {
+    for (const [what, wrap] of [
+      ['it', (fd: number) => fd],
+      ['a socket that carries it', carrying],
+    ] as const) {
+      it(`${name}, ${what}: its end is heard, and the next is served`, async () => {
+        const scene = await openScene();
+        const guest = await scene.boot();
+        const fd = wrap(guest.front.fd);
+        guest.front.say(request, request === 21 ? new Uint8Array(0) : u64(TX), [fd]);
+        await guest.barrier();
+        if (fd !== guest.front.fd) calls.close(fd);
+        guest.end();
+        await soon('it was heard', () => scene.device.state === 'listening');
+        await sends(scene, await scene.boot());
+      });
+    }
+  }
+
+  it('in half a message: that has to be whole after a while', async () => {
+    const scene = new ServerScene('listen', { patienceMs: 50 });
+    scene.server.open();
+    const front = RawFrontend.connect(scene.path);
+    await greet(front);
+    front.raw(Uint8Array.of(CALL), [front.fd]);
+    front.close();
+    await scene.is('connected');
+    await scene.is('listening');
+    assert.match(String(scene.server.lastError), /EPROTO|middle of a message/);
+    scene.server.close();
+  });
+
+  it('behind replies that it does not read: they have to be read after a while', async () => {
+    const scene = new ServerScene('listen', { patienceMs: 50 });
+    scene.server.open();
+    const front = RawFrontend.connect(scene.path);
+    native().setsockoptInt(front.fd, SOL_SOCKET, SO_SNDBUF, 1 << 20);
+    await greet(front);
+    const ask = vhost.encodeMessage(1, 0);
+    let isFull = false;
+    // Replies fill its end, and then its questions ours.
+    for (let i = 0; i < 100_000 && !isFull; i++) {
+      const sent = sendWithFds(front.fd, ask, i % 100 === 99 ? [front.fd] : []);
+      isFull = sent === undefined;
+      if (i % 64 === 0) await turns(1);
+    }
+    assert.ok(isFull);
+    front.close();
+    await scene.is('listening');
+    assert.match(String(scene.server.lastError), /does not read a reply/);
+    scene.server.close();
+  });
+
+  it('a message that comes slowly, byte by byte, is as good as any', async () => {
+    const scene = new ServerScene('listen', { patienceMs: 5000 });
+    scene.server.open();
+    const front = RawFrontend.connect(scene.path);
+    for (const byte of vhost.encodeMessage(1, 0)) {
+      front.raw(Uint8Array.of(byte));
+      await turns(3);
+    }
+    assert.equal((await front.reply(1)).length, 8);
+    front.close();
+    await scene.is('listening');
+    assert.equal(scene.server.lastError, null);
+    scene.server.close();
   });
 });

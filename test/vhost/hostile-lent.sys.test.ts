@@ -3,8 +3,11 @@
  * they are from: nothing is written that should not be, nobody waits longer than was said, and the kernel sends what it was lent.
  */
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { ftruncateSync } from 'node:fs';
 import { afterEach, describe, it } from 'node:test';
+import { fileURLToPath } from 'node:url';
 import { FRAME_WORDS, type FrameTable, HEAD_AT, HEAD_BYTES } from '../../src/core/frames.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
 import { native } from '../../src/sys/binding.ts';
@@ -14,7 +17,7 @@ import { memfd } from '../../src/sys/fds.ts';
 import { GuestSpace } from '../../src/sys/space.ts';
 import * as vhost from '../../src/wire/vhost-user.ts';
 import {
-  type HostileGuest,
+  HostileGuest,
   IN_ORDER_BIT,
   INDIRECT_BIT,
   PAYLOAD,
@@ -32,6 +35,7 @@ import {
   Witness,
 } from '../support/hostile-scene.ts';
 import { tcpPair, waitFor } from '../support/sockets.ts';
+import { newPath } from '../support/vhost-scene.ts';
 import { MIB, region, u64 } from '../support/vhost-session.ts';
 
 const timeout = 120_000;
@@ -175,6 +179,45 @@ describe('rings that stop while frames are lent', { timeout }, () => {
   });
 });
 
+describe('a device that is killed while frames that it lent were overtaken', { timeout }, () => {
+  afterEach(endScenes);
+
+  it('leaves a ring from which the next one gives back all, each once', async () => {
+    const path = newPath();
+    const script = fileURLToPath(new URL('./children/lending-device.js', import.meta.url));
+    const child = spawn(process.execPath, [script, path], { stdio: ['ignore', 'pipe', 'inherit'] });
+    try {
+      await once(child.stdout, 'data');
+      const guest = new HostileGuest(path);
+      await guest.boot();
+      const { driver } = guest.tx;
+      for (let i = 0; i < 100; i++) {
+        guest.send(frameOf(1000, i));
+        await soon('what is not lent is back', () => guest.tx.usedIdx === i - Math.floor(i / 5));
+      }
+      driver.reap();
+      assert.equal(driver.outstanding.length, 20);
+      child.kill('SIGKILL');
+      await once(child, 'exit');
+      // And more, while there is nobody; heads of what is back are used again.
+      for (let i = 0; i < 30; i++) guest.send(frameOf(1000, i));
+      const scene = await openScene({ path });
+      await guest.reboot(path);
+      await soon('all are back', () => driver.reap().length >= 0 && driver.outstanding.length === 0);
+      assert.equal(scene.device.stats().details.ledger.inherited, 20);
+      assert.equal(scene.recorder.count, 30, 'none is sent twice');
+      for (let i = 0; i < 300; i++) {
+        guest.send(frameOf(500, i));
+        await soon('goes on', () => driver.reap().length === 1);
+      }
+      assert.deepEqual(scene.broken, []);
+      guest.end();
+    } finally {
+      child.kill('SIGKILL');
+    }
+  });
+});
+
 describe('memory that changes while frames are lent', { timeout }, () => {
   afterEach(endScenes);
 
@@ -224,7 +267,7 @@ describe('memory that changes while frames are lent', { timeout }, () => {
     calls.close(files[1] as number);
   });
 
-  it('REM_MEM_REG of what is lent, and another region in its place: it is unmapped, and counted', async () => {
+  it('REM_MEM_REG of what is lent: no other chain finds it, and it stays until the frame is back', async () => {
     const scene = await openScene({ holdMs: 10_000 });
     const guest = await scene.boot();
     scene.recorder.borrows = true;
@@ -235,13 +278,25 @@ describe('memory that changes while frames are lent', { timeout }, () => {
     guest.tx.driver.show();
     guest.tx.kick();
     await soon('lent', () => scene.recorder.loans.length === 1);
-    assert.equal(await guest.front.ack(vhost.VHOST_USER_REM_MEM_REG, extra), 0);
     const mapped = guestMappings();
+    assert.equal(await guest.front.ack(vhost.VHOST_USER_REM_MEM_REG, extra), 0);
+    for (const at of [256 * MIB, 256 * MIB + PAYLOAD, 260 * MIB - 1000]) {
+      const { address } = scene.device.stats().details.chains;
+      guest.tx.driver.chain([{ address: BigInt(at), length: 1000 }]);
+      guest.tx.driver.show();
+      guest.tx.kick();
+      await soon('refused', () => scene.device.stats().details.chains.address === address + 1);
+    }
+    assert.equal(scene.recorder.count, 1);
+    assert.equal(guestMappings(), mapped, 'it is there');
     assert.equal(await guest.front.ack(vhost.VHOST_USER_ADD_MEM_REG, extra, [guest.ram]), 0);
-    await soon('one for the other', () => guestMappings() === mapped);
+    await soon('once more', () => guestMappings() === mapped + 1);
     scene.recorder.release();
-    await soon('it is back', () => guest.tx.usedIdx === 1);
-    guest.send(frameOf(500), PAYLOAD);
+    await soon('it is back, and those behind it', () => guest.tx.usedIdx === 4);
+    await soon('and unmapped', () => guestMappings() === mapped);
+    guest.tx.driver.chain([{ address: BigInt(256 * MIB + PAYLOAD), length: 1000 }]);
+    guest.tx.driver.show();
+    guest.tx.kick();
     await soon('goes on', () => scene.recorder.count === 2);
   });
 });

@@ -4,6 +4,7 @@ import { describe, it } from 'node:test';
 import { CompletionTracker } from '../../src/core/completions.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
 import { SplitQueue } from '../../src/vhost/queue.ts';
+import { resumedTxQueue } from '../../src/vhost/resumed-queue.ts';
 import { scaled } from '../support/counts.ts';
 import { Scene } from '../support/ledger-scene.ts';
 import { IN_ORDER, PLAIN } from '../support/vring.ts';
@@ -60,7 +61,7 @@ describe('E57: stopping with chains that are lent', () => {
     assert.equal(next.peekHead(0), slot);
   });
 
-  it('one was overtaken before: it is lost to the driver, and counted', () => {
+  it('one was overtaken before: the next owner gives it back; it is counted', () => {
     const scene = new Scene();
     const [stuck, ubuf] = scene.lent();
     scene.copied(2);
@@ -74,6 +75,10 @@ describe('E57: stopping with chains that are lent', () => {
     assert.equal(scene.ledger.detach(), 3, 'the first that is not reported and can be');
     assert.equal(scene.ledger.counters.forced, 1);
     assert.ok(scene.driver.outstanding.includes(stuck));
+    const start = { memory: scene.driver.memory, size: 256, base: 3 };
+    const { queue, givenBack } = resumedTxQueue(start, PLAIN);
+    assert.deepEqual([givenBack, queue.lastAvail, queue.available()], [1, 3, 3]);
+    assert.deepEqual(scene.driver.reap(), [[stuck, 0]]);
     scene.release(second);
     scene.release(ubuf);
     assert.equal(scene.held, 0);

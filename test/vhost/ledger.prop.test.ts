@@ -182,8 +182,8 @@ class Run {
     const heads = this.driver.reap().map(([head]) => head);
     assert.equal(put, heads.length);
     this.used.push(...heads);
-    assert.deepEqual(heads.slice(0, back.length).sort(), back.sort());
-    assert.deepEqual(heads.slice(back.length), due);
+    assert.deepEqual(heads.slice(0, due.length), due);
+    assert.deepEqual(heads.slice(due.length).sort(), back.sort());
   }
 
   /** Everything comes back. */

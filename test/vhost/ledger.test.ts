@@ -298,6 +298,76 @@ describe('E61: a borrower that does not give back', () => {
     assert.equal(scene.ledger.counters.overdue, 1);
   });
 
+  it('with IN_ORDER it has to give back after two seconds, and others wait no longer', () => {
+    const scene = new Scene(256, IN_ORDER);
+    let recalls = 0;
+    let lent: Ubuf | null = null;
+    // As a stream port does: it resets its connection.
+    const borrower = {
+      recall: () => {
+        recalls += 1;
+        lent?.unref();
+      },
+    };
+    const [a, ubuf] = scene.lent(borrower);
+    lent = ubuf;
+    const waitMs = (ms: number): number[] => {
+      const back: number[] = [];
+      for (const end = scene.nowMs + ms; scene.nowMs < end; scene.nowMs += 100) {
+        back.push(...scene.report());
+        scene.flush();
+      }
+      return back;
+    };
+    assert.deepEqual(waitMs(5000), [], 'nobody waits for it');
+    assert.equal(recalls, 0);
+    const slots = scene.copied(3);
+    assert.deepEqual(waitMs(1900), []);
+    assert.equal(recalls, 0);
+    assert.deepEqual(waitMs(400), [a, ...slots]);
+    assert.equal(recalls, 1);
+    assert.equal(scene.ledger.counters.recalls, 1);
+    for (const [laterMs, isLent] of [
+      [0, false],
+      [59_000, false],
+      [2000, true],
+    ] as const) {
+      scene.nowMs += laterMs;
+      const [next] = scene.take() as [number];
+      const again = scene.lend(next, borrower);
+      assert.equal(again !== null, isLent);
+      scene.ledger.finish(next);
+      if (again !== null) scene.release(again);
+      assert.deepEqual(scene.report(), [next]);
+    }
+  });
+
+  it('with IN_ORDER it is not told to when the thread was kept from running, nor one who has no way to', () => {
+    const scene = new Scene(256, IN_ORDER);
+    let recalls = 0;
+    const borrower = { recall: () => (recalls += 1) };
+    const [a, ubuf] = scene.lent(borrower);
+    const [b] = scene.copied();
+    for (const nowMs of [10, 5000, 5001, 60_000]) {
+      scene.nowMs = nowMs;
+      assert.deepEqual(scene.report(), []);
+      scene.flush();
+    }
+    assert.equal(recalls, 0);
+    scene.release(ubuf);
+    assert.deepEqual(scene.report(), [a, b]);
+    const [c, other] = scene.lent({});
+    const [d] = scene.copied();
+    for (let i = 0; i < 100; i++) {
+      scene.nowMs += 100;
+      assert.deepEqual(scene.report(), []);
+      scene.flush();
+    }
+    assert.ok(scene.ledger.counters.recalls >= 4, 'again and again');
+    scene.release(other);
+    assert.deepEqual(scene.report(), [c, d]);
+  });
+
   it('its chain is passed by more than 2^16 others without harm', () => {
     const scene = new Scene(64);
     const [stuck, ubuf] = scene.lent();

@@ -183,36 +183,55 @@ describe('memory regions that come and go', () => {
     assert.equal(new Memory().memory.remove(LOW), ENOENT);
   });
 
-  it('stay mapped while a lease of before is held, and of before that', () => {
+  it('stay mapped for whoever holds a lease of before, and are gone for all others', () => {
     const at = new Memory();
     at.set([LOW, HIGH]);
-    const first = at.memory.lease;
+    const [first, firstSpace] = [at.memory.lease, at.space];
     first?.hold();
     at.memory.remove(HIGH);
-    const second = at.memory.lease;
+    const [second, secondSpace] = [at.memory.lease, at.space];
     assert.notEqual(second, first);
     second?.hold();
     at.memory.remove(LOW);
-    assert.equal(at.space.regions.length, 2);
+    assert.deepEqual(
+      [firstSpace, secondSpace, at.space].map(({ regions }) => regions.length),
+      [2, 1, 0],
+    );
     second?.release();
-    // A frame of the first lease may lie in either.
-    assert.equal(at.space.regions.length, 2);
+    assert.deepEqual([firstSpace.destroyed, secondSpace.destroyed], [false, true]);
     first?.release();
-    assert.equal(at.space.regions.length, 0);
+    assert.equal(firstSpace.destroyed, true);
     assert.equal(at.memory.keptCount, 0);
     assert.equal(at.memory.forced, 0);
   });
 
-  it('go under frames that are lent when another takes their place', () => {
+  it('may have others in their place, whatever is still lent of them', () => {
     const at = new Memory();
     at.set([LOW, HIGH]);
     const { lease } = at.memory;
     lease?.hold();
     at.memory.remove(HIGH);
     assert.equal(at.add(region(2 * MIB, MIB, USER + 0x9000_0000n)), 0);
-    assert.equal(at.memory.forced, 1);
+    assert.equal(at.memory.forced, 0);
+    assert.deepEqual(
+      [lease?.space, at.space].map((space) => (space as FakeSpace).regions.length),
+      [2, 2],
+    );
     lease?.release();
     assert.equal(at.space.regions.length, 2);
+    assert.equal(at.calls.liveSpaces.length, 1);
+  });
+
+  it('stay when there is no space for what is left', () => {
+    const at = new Memory();
+    at.set([LOW, HIGH]);
+    const { lease } = at.memory;
+    at.calls.spaceError = -EMFILE;
+    assert.equal(at.memory.remove(HIGH), EMFILE);
+    assert.equal(at.memory.lease, lease);
+    assert.equal(at.memory.regionCount, 2);
+    at.calls.spaceError = 0;
+    assert.equal(at.memory.remove(HIGH), 0);
   });
 });
 
@@ -259,7 +278,7 @@ describe('an old space', () => {
     assert.equal(at.memory.keptCount, 0);
   });
 
-  it('takes its leaving regions with it', () => {
+  it('of a region that went goes with what was lent of it, also after the connection', () => {
     const at = new Memory();
     at.set([LOW, HIGH]);
     const { lease } = at.memory;

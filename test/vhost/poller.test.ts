@@ -28,12 +28,14 @@ class Loop {
 
 /** A queue with so many turns of work. */
 class Work implements Polled {
+  readonly device: object;
   turns = 0;
   rests = 0;
   left: number;
   readonly #onTurn: () => void;
 
-  constructor(left: number, onTurn: () => void = () => {}) {
+  constructor(left: number, onTurn: () => void = () => {}, device: object = {}) {
+    this.device = device;
     this.left = left;
     this.#onTurn = onTurn;
   }
@@ -107,5 +109,72 @@ describe('turns', () => {
     loop.poller.remove(faulty);
     loop.round();
     assert.ok(other.turns > before);
+  });
+
+  it('are of devices: one with sixteen queues has as many as one with a single queue', () => {
+    const loop = new Loop();
+    const [many, single] = [{}, {}];
+    const queues = Array.from({ length: 16 }, () => new Work(1000, () => {}, many));
+    const other = new Work(1000, () => {}, single);
+    for (const queue of [...queues, other]) loop.poller.wake(queue);
+    for (let i = 0; i < 64; i++) loop.round();
+    const turns = queues.map((queue) => queue.turns);
+    assert.equal(other.turns, 128);
+    assert.deepEqual(
+      turns,
+      turns.map(() => 8),
+      'each of its queues in turn',
+    );
+  });
+
+  it('of a device go to those of its queues that have work; the others rest', () => {
+    const loop = new Loop();
+    const device = {};
+    const idle = Array.from({ length: 5 }, () => new Work(0, () => {}, device));
+    const busy = [new Work(1000, () => {}, device), new Work(1000, () => {}, device)];
+    const other = new Work(1000);
+    for (const queue of [...idle, ...busy, other]) loop.poller.wake(queue);
+    for (let i = 0; i < 20; i++) loop.round();
+    assert.deepEqual(
+      idle.map(({ rests }) => rests),
+      [1, 1, 1, 1, 1],
+    );
+    assert.ok(
+      idle.every(({ turns }) => turns >= 8 && turns <= 20),
+      `${idle.map(({ turns }) => turns)}`,
+    );
+    assert.deepEqual(
+      [...busy, other].map(({ turns }) => turns),
+      [20, 20, 40],
+    );
+  });
+
+  it('may remove queues of their own device, also the last', () => {
+    const loop = new Loop();
+    const device = {};
+    const queues: Work[] = [];
+    for (let i = 0; i < 3; i++) {
+      const queue: Work = new Work(
+        100,
+        () => {
+          for (const one of queues) loop.poller.remove(one);
+        },
+        device,
+      );
+      queues.push(queue);
+      loop.poller.wake(queue);
+    }
+    loop.round();
+    assert.ok(loop.isIdle);
+    assert.equal(
+      queues.reduce((sum, { turns }) => sum + turns, 0),
+      1,
+    );
+    for (const queue of queues) loop.poller.wake(queue);
+    loop.round();
+    assert.equal(
+      queues.reduce((sum, { turns }) => sum + turns, 0),
+      2,
+    );
   });
 });

@@ -15,7 +15,6 @@ import {
   createVxlan,
   type DgramAddress,
   type Identity,
-  type PortClock,
   type PortKind,
   parsePort,
   type StreamOptions,
@@ -188,7 +187,7 @@ describe('the doors export these values, and no more', () => {
 
 describe('a program', () => {
   it('has ports of its own, and middleware', () => {
-    const clock: Clock = { now: () => 0, after: () => () => {} };
+    const clock: Clock = { now: () => 0, after: () => () => {}, soon: () => () => {} };
     const [a, b, c] = [new OwnPort('a'), new OwnPort('b'), new OwnPort('c')];
     const lan = new Switch({ clock, storm: { unknown: { framesPerSecond: 10, burstFrames: 5 } } });
     const vlan: VlanOptions = { trunk: [5, 6], native: 7 };
@@ -219,7 +218,7 @@ describe('a program', () => {
   });
 
   it('makes ports of each kind', () => {
-    const clock: PortClock = { now: () => 0, wall: () => 0, after: () => () => {}, soon: () => () => {} };
+    const clock: Clock = { now: () => 0, after: () => () => {}, soon: () => () => {} };
     const options: StreamOptions = { name: 's', port: 9, vnet: true, zerocopy: 'off', clock };
     const stream = createStream(options);
     const zerocopy: Readonly<ZerocopyCounters> = stream.zerocopy;

@@ -1,5 +1,5 @@
 /** Opens ports, and tells what happens to them, beside whoever joined them: only one can listen to `onChange`. */
-import { type PcapPort, type Port, StreamPort, ZerotxError } from '../../ports/index.ts';
+import { DgramPort, type PcapPort, type Port, StreamPort, ZerotxError } from '../../ports/index.ts';
 import type { VhostUserDevice } from '../../vhost/index.ts';
 import type { CaptureFile } from './capture-file.ts';
 import type { Tell } from './events.ts';
@@ -16,7 +16,7 @@ export async function openPort(port: Port): Promise<void> {
 }
 
 function reasonOf(port: Port): string | undefined {
-  const error = port instanceof StreamPort ? port.lastError : null;
+  const error = port instanceof StreamPort || port instanceof DgramPort ? port.lastError : null;
   return error === null ? undefined : ((error as NodeJS.ErrnoException).code ?? error.message);
 }
 
@@ -43,7 +43,7 @@ export class PortWatch {
 
   /**
    * Tells when `port` goes up and down. To be called when it has been joined; `isFinal`: a port of this kind does not come up
-   * again, as a tap whose device was removed. Of a stream that cannot connect, each reason is told once.
+   * again, as a tap whose device was removed. Of a stream that cannot connect, or datagrams that nobody takes, each reason is told once.
    */
   port(port: Port, isFinal: boolean): void {
     let wasUp = port.isUp;

@@ -13,6 +13,7 @@
  * first: else its receiver would be given a sum that fits the damage.
  */
 import { checkInteger, checkObject, wrongRange, wrongType } from '../../core/arguments.ts';
+import type { Clock } from '../../core/clock.ts';
 import {
   FRAME_BYTES,
   FRAME_STATUS,
@@ -23,7 +24,6 @@ import {
   VNET_GSO,
 } from '../../core/frames.ts';
 import { HostBatch } from '../../core/host-table.ts';
-import type { Clock } from '../clock.ts';
 import { SoftwareOffload } from '../offload.ts';
 import { VNET_ASKS } from '../vnet.ts';
 import type { Prng } from './prng.ts';

@@ -9,10 +9,10 @@
  * the wire's statistics.
  */
 import { checkInteger, checkObject } from '../../core/arguments.ts';
+import type { Clock } from '../../core/clock.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../../core/frames.ts';
 import { everyFrame } from '../../core/host-table.ts';
 import { type Capability, type Port, type PortCounters, portCounters } from '../../core/port.ts';
-import type { Clock } from '../clock.ts';
 import { type FaultCounters, FaultPath, type Faults } from './fault-path.ts';
 import { Prng } from './prng.ts';
 import { Wrapper } from './wrapper.ts';

@@ -8,6 +8,7 @@
  * Capturing costs a copy of each frame up to the snap length. It does not stop lending.
  */
 import { checkInteger, checkObject, wrongType } from '../../core/arguments.ts';
+import type { Clock } from '../../core/clock.ts';
 import {
   FRAME_BYTES,
   FRAME_STATUS,
@@ -24,7 +25,6 @@ import {
   writePcapHeader,
   writePcapRecord,
 } from '../../wire/pcap.ts';
-import type { Clock } from '../clock.ts';
 import { Wrapper } from './wrapper.ts';
 
 /** A frame as it went by. */
