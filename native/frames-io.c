@@ -13,6 +13,7 @@
 
 #include <endian.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 
 #define ENTRIES_MAX 1024 /* UIO_MAXIOV: the kernel takes no longer list; 16 KiB of stack */
@@ -189,6 +190,42 @@ static napi_value zt_frames_sendmmsg(napi_env napi, napi_callback_info info) {
   return number(&call, batch.count);
 }
 
+/* One sendmsg() whose bytes the kernel cuts into datagrams again (UDP_SEGMENT): all frames, or none. */
+static napi_value zt_frames_gso(napi_env napi, napi_callback_info info) {
+  struct iovec entries[ENTRIES_MAX];
+  _Alignas(struct cmsghdr) uint8_t control[CMSG_SPACE(sizeof(uint16_t))] = {0};
+  CALL(call);
+  ARG_INT(call, 0, fd);
+  ARG_UINT(call, 7, segment_bytes);
+  ARG_INT(call, 8, flags);
+  BATCH(call, batch);
+  SLOT(call, fd, slot);
+  LOOKUP(lookup, call.env);
+  if (segment_bytes == 0 || segment_bytes > UINT16_MAX) return number(&call, -EINVAL);
+  struct list list = {.entries = entries, .room = ENTRIES_MAX, .bytes_max = SIZE_MAX};
+  for (uint32_t i = batch.from; i < batch.count; i++) {
+    int error = list_add_frame(&list, &batch, i, &lookup);
+    if (error == 0) continue;
+    if (error == ENOSPC) return number(&call, -EMSGSIZE);
+    record_of(&batch, i)->status = (uint32_t)error;
+    return number(&call, -error);
+  }
+  if (list.bytes == 0) return number(&call, 0);
+  struct msghdr message = {.msg_iov = entries,
+                           .msg_iovlen = list.count,
+                           .msg_control = control,
+                           .msg_controllen = sizeof control};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  *header = (struct cmsghdr){
+      .cmsg_level = IPPROTO_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof(uint16_t))};
+  uint16_t bytes = (uint16_t)segment_bytes;
+  memcpy(CMSG_DATA(header), &bytes, sizeof bytes);
+  flags |= MSG_DONTWAIT | MSG_NOSIGNAL;
+  ssize_t sent = sendmsg(fd, &message, flags);
+  count_flagged(slot, flags, sent);
+  return outcome(&call, sent);
+}
+
 /* --- streams --- */
 
 static ssize_t send_list(int fd, struct slot *slot, const struct list *list, int32_t flags) {
@@ -295,6 +332,7 @@ static napi_value zt_frames_recvmmsg(napi_env napi, napi_callback_info info) {
 const struct export frames_io_exports[] = {
     {"framesWrite", zt_frames_write},
     {"framesSendmmsg", zt_frames_sendmmsg},
+    {"framesGso", zt_frames_gso},
     {"framesStream", zt_frames_stream},
     {"framesRead", zt_frames_read},
     {"framesRecvmmsg", zt_frames_recvmmsg},

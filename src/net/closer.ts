@@ -32,7 +32,10 @@ function watch(fd: number, released: () => void): Registration | null {
   }
 }
 
-/** Takes over a descriptor that is registered nowhere; `ended` is called when it is closed, and nothing is lent any more. */
+/**
+ * Takes over a descriptor that is registered nowhere; `ended` is called when it is closed, and nothing is lent any more. What is
+ * returned brings the deadline forward to now.
+ */
 export function lingerClosed(
   sys: Native,
   fd: number,
@@ -40,7 +43,7 @@ export function lingerClosed(
   how: 'linger' | 'abort',
   ended: () => void = () => {},
   lingerMs: number = LINGER_MS,
-): void {
+): () => void {
   if (how === 'linger' && engine.outstanding > 0) {
     // Say FIN now: the peer need not wait for our last completion to learn the end.
     sys.shutdown(fd, SHUT_WR);
@@ -50,7 +53,7 @@ export function lingerClosed(
   if (engine.outstanding === 0) {
     sys.close(fd);
     ended();
-    return;
+    return () => {};
   }
   let quarantinedBytes = 0;
   const quarantine = (): void => {
@@ -66,17 +69,20 @@ export function lingerClosed(
   // aborts the connection and leaves the memory mapped.
   lingering.add(engine);
   const registration = watch(fd, () => finishIfReleased());
-  const timer = setTimeout(
-    () => {
-      abort(sys, fd, engine);
-      if (engine.outstanding > 0) quarantine();
-      finishIfReleased();
-    },
-    Math.min(lingerMs, LINGER_MS),
-  );
+  let isOver = how === 'abort';
+  const giveUp = (): void => {
+    if (isOver) return;
+    isOver = true;
+    clearTimeout(timer);
+    abort(sys, fd, engine);
+    if (engine.outstanding > 0) quarantine();
+    finishIfReleased();
+  };
+  const timer = setTimeout(giveUp, Math.min(lingerMs, LINGER_MS));
   const finishIfReleased = (): void => {
     engine.drain();
     if (engine.outstanding > 0) return;
+    isOver = true;
     clearTimeout(timer);
     held.lingering -= 1;
     if (quarantinedBytes > 0) {
@@ -92,6 +98,7 @@ export function lingerClosed(
     clearTimeout(timer);
     quarantine();
   }
+  return giveUp;
 }
 
 function abort(sys: Native, fd: number, engine: ZerocopyEngine): void {

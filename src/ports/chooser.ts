@@ -1,113 +1,67 @@
 /**
- * Whether a frame of some size is cheaper to copy or to lend, by measurement: per power of two, and per port.
+ * Whether a frame of some size is better copied or lent, by measurement: for seven classes of sizes, and per port.
  *
- * No table can tell. Lending costs a fixed sum (pages are looked up and held, a record is read from the error
- * queue), copying costs by the byte, by how cold the memory is, and by what the device wants; where the lines cross was
- * found anywhere from 2 KiB to never. So both ways are timed, and the cheaper one is used:
+ * No table can tell. Lending costs a fixed sum (pages are looked up and held, a record is read from the error queue, the owner
+ * is told), copying costs by the byte, by how cold the memory is, and by what the device wants; where the lines cross was
+ * found anywhere from 8 KiB to never. So a port begins with what was found before, and tries both (trial.ts):
  *
- *   size class    1 KiB   2 KiB   4 KiB  ...  32 KiB  64 KiB
- *   copying  ns     900     950    1100        3100    5200
- *   lending  ns    1700    1700    1750        2300    2600
- *                  copy    copy    copy        lend    lend
+ *   class     8 KiB  12 KiB  16 KiB  24 KiB  32 KiB  48 KiB  64 KiB and more
+ *   begins    copy    copy    copy    copy    lend    lend    lend                 a stream
  *
- * Some frames go the other way, so that its cost stays known; eight in a row, since a call that carries several frames is
- * what is cheap about either. That is not cheap at all, as what comes behind a lent frame is not given back to the guest before
- * it: of 16 KiB, one burst in 64 cost a quarter of the throughput (measured). So a way that was clearly dearer the last time is
- * tried half as often the next, down to one burst in 4096; and one that was not, in 64 again. Estimates are running means of clipped samples: a thread that lost its CPU in the
- * middle of a call shows as a sample of milliseconds, and must not decide anything for long. A change of mind needs a
- * difference of 5 %.
+ * A trial takes some 100 ms and needs a port that is busy with frames of the class. It is repeated, at first after two seconds; as long as
+ * it finds the same, each time after twice as long, up to a minute.
  *
- * The time of a call is all that is seen. Where the kernel copies after all it does so later, and often in the
- * receiver's time: completions tell that, and ZerocopyPolicy stops lending then, whatever the times are.
+ * Frames under 8 KiB are never lent by choice: it did not pay anywhere, and what comes behind a lent frame is not given
+ * back to the guest before it.
  *
- * Pure: the caller has the clock.
+ * Where the kernel copies after all it does so later, and often in the receiver's time: completions tell that, and ZerocopyPolicy stops
+ * lending then, whatever was found here.
+ *
+ * Pure: the caller has the clocks.
  */
-import { assert } from '../core/assert.ts';
+import { LendTrial } from './trial.ts';
 
-/** Nanoseconds: what is believed until something has been measured. */
-export interface CostPriors {
-  readonly copyFrameNs: number;
-  readonly copyNsPerByte: number;
-  readonly lendFrameNs: number;
-  readonly lendNsPerByte: number;
-  /** Reading the completion of a frame. */
-  readonly completionNs: number;
-}
-
-/** A stream: what the kernel does for each segment is in both. */
-export const STREAM_PRIORS: CostPriors = {
-  copyFrameNs: 1000,
-  copyNsPerByte: 0.1,
-  lendFrameNs: 1700,
-  lendNsPerByte: 0.02,
-  completionNs: 300,
-};
-
-/** Datagrams, copied in batches. */
-export const DATAGRAM_PRIORS: CostPriors = {
-  copyFrameNs: 900,
-  copyNsPerByte: 0.1,
-  lendFrameNs: 1500,
-  lendNsPerByte: 0.02,
-  completionNs: 400,
-};
-
-/** Smaller frames are not worth a thought: not even that of measuring them. */
+/** Smaller frames are not worth lending, whoever asks for it. */
 export const LEND_BYTES_MIN = 1024;
+/** Smaller ones are not lent by choice. */
+export const CHOICE_BYTES_MIN: number = 8 * 1024;
 
-const FIRST_ORDER = 10;
+/** From which size on a port lends before it has tried: a stream, and datagrams. */
+export const STREAM_BEGINS_BYTES: number = 32 * 1024;
+export const DATAGRAM_BEGINS_BYTES: number = Number.POSITIVE_INFINITY;
+
+const FIRST_ORDER = 13;
 /** Frames of 64 KiB and more. */
 const LAST_ORDER = 16;
-/** Frames in a row that go the same way for the sake of measuring. */
-const BURST_FRAMES = 8;
-/** One burst in so many is for exploring: at first, and at the least. */
-const EXPLORE_EVERY = 64;
-const EXPLORE_EVERY_MAX = 4096;
-/** How much dearer the other way is when it is clear. */
-const CLEAR = 1.25;
-/** Bursts at the start that go either way by turns: priors are of another machine. */
-const LEARNING_BURSTS = 8;
-const WEIGHT = 1 / 32;
-/** A sample counts as this many times the estimate at most. */
-const CLIP = 3;
-const HYSTERESIS = 0.95;
-
-const fresh = { frames: 0, exploreAt: EXPLORE_EVERY - 1, patience: EXPLORE_EVERY, otherNs: 0 };
+const CLASSES = 2 * (LAST_ORDER - FIRST_ORDER) + 1;
+/** Before the first trial: compilers are at work until then, and what is not run so often would lose. */
+const FIRST_TRIAL_MS = 1000;
+const FIRST_TRIAL_FRAMES = 4096;
+const PAUSE_MS = 2000;
+const PAUSE_MS_MAX = 64_000;
 
 interface SizeClass {
-  copyNs: number;
-  /** Without the completion. */
-  lendNs: number;
   lends: boolean;
-  /** Frames so far. */
   frames: number;
-  /** The burst that explores next, and how many later the one after that. */
-  exploreAt: number;
-  patience: number;
-  /** What the other way cost when it was tried last, without the completion. */
-  otherNs: number;
-}
-
-export interface CostEstimate {
-  readonly copyNs: number;
-  /** The completion included. */
-  readonly lendNs: number;
-  readonly lends: boolean;
+  /** When the next trial is; negative: none of its frames has been seen. */
+  trialAtMs: number;
+  pauseMs: number;
 }
 
 export class LendChooser {
   readonly #classes: SizeClass[] = [];
-  #completionNs: number;
+  readonly #cpuMs: () => number;
   #thresholdBytes = 0;
+  #trial: LendTrial | null = null;
+  /** What the trial is about; and what was sent last. */
+  #tried: SizeClass | null = null;
+  #last: SizeClass | null = null;
 
-  constructor(priors: CostPriors) {
-    this.#completionNs = priors.completionNs;
-    for (let order = FIRST_ORDER; order <= LAST_ORDER; order++) {
-      const bytes = order === LAST_ORDER ? 2 ** order : 1.5 * 2 ** order;
-      const copyNs = priors.copyFrameNs + bytes * priors.copyNsPerByte;
-      const lendNs = priors.lendFrameNs + bytes * priors.lendNsPerByte;
-      this.#classes.push({ copyNs, lendNs, lends: lendNs + this.#completionNs < copyNs, ...fresh });
-    }
+  /** `cpuMs`: time of the processor, in milliseconds, that the process has used. */
+  constructor(beginsBytes: number, cpuMs: () => number) {
+    this.#cpuMs = cpuMs;
+    for (let i = 0; i < CLASSES; i++)
+      this.#classes.push({ lends: bytesOf(i) >= beginsBytes, frames: 0, trialAtMs: -1, pauseMs: PAUSE_MS });
     this.#findThreshold();
   }
 
@@ -116,74 +70,65 @@ export class LendChooser {
     return this.#thresholdBytes;
   }
 
+  /** Whether frames of this size are lent, but for trials. */
+  lends(bytes: number): boolean {
+    return bytes >= CHOICE_BYTES_MIN && (this.#classes[classOf(bytes)] as SizeClass).lends;
+  }
+
   /** Whether the next frame, of this size, is to be lent. */
   choose(bytes: number): boolean {
-    if (bytes < LEND_BYTES_MIN) return false;
-    const one = this.#classOf(bytes);
-    const burst = Math.floor(one.frames / BURST_FRAMES);
+    if (bytes < CHOICE_BYTES_MIN) return false;
+    const one = this.#classes[classOf(bytes)] as SizeClass;
+    this.#last = one;
     one.frames += 1;
-    if (burst > one.exploreAt) this.#plan(one, burst);
-    const explores = burst < LEARNING_BURSTS ? burst % 2 === 1 : burst === one.exploreAt;
-    return explores ? !one.lends : one.lends;
+    if (one !== this.#tried || this.#trial === null) return one.lends;
+    this.#trial.own(bytes);
+    return this.#trial.lends;
   }
 
-  /** Frames of the class of `bytes`, and no others, were sent by a call; `ns` for each of them. */
-  measured(bytes: number, lent: boolean, ns: number): void {
-    assert(bytes >= LEND_BYTES_MIN, 'a frame that is never timed');
-    const one = this.#classOf(bytes);
-    if (lent !== one.lends) one.otherNs = ns;
-    if (lent) one.lendNs = blend(one.lendNs, ns);
-    else one.copyNs = blend(one.copyNs, ns);
-    this.#decide(one);
-  }
-
-  /** The completions of `frames` frames were read in `ns`. */
-  completed(frames: number, ns: number): void {
-    this.#completionNs = blend(this.#completionNs, ns / frames);
-  }
-
-  /** What is believed of frames of this size. */
-  estimate(bytes: number): CostEstimate {
-    const { copyNs, lendNs, lends } = this.#classOf(bytes);
-    return { copyNs, lendNs: lendNs + this.#completionNs, lends };
-  }
-
-  /** An exploration is over: says when the next is. */
-  #plan(one: SizeClass, burst: number): void {
-    const completionNs = this.#completionNs;
-    const ownNs = one.lends ? one.lendNs + completionNs : one.copyNs;
-    const otherNs = one.lends ? one.otherNs : one.otherNs + completionNs;
-    one.patience = otherNs > CLEAR * ownNs ? Math.min(2 * one.patience, EXPLORE_EVERY_MAX) : EXPLORE_EVERY;
-    one.exploreAt = burst + one.patience;
-  }
-
-  #classOf(bytes: number): SizeClass {
-    return this.#classes[Math.max(sizeOrder(bytes), FIRST_ORDER) - FIRST_ORDER] as SizeClass;
-  }
-
-  #decide(one: SizeClass): void {
-    const lendNs = one.lendNs + this.#completionNs;
-    const lends = one.lends ? lendNs * HYSTERESIS <= one.copyNs : lendNs < one.copyNs * HYSTERESIS;
-    if (lends === one.lends) return;
-    one.lends = lends;
-    // The other way is now the one that was taken until now, and is known.
-    one.otherNs = 0;
+  /** To be called before frames are sent: the time, and the bytes of all frames so far. */
+  look(nowMs: number, bytes: number): void {
+    if (this.#trial === null) {
+      this.#begin(nowMs, bytes);
+      return;
+    }
+    const verdict = this.#trial.look(nowMs, bytes);
+    if (verdict === null) return;
+    const tried = this.#tried as SizeClass;
+    this.#trial = null;
+    const lends = verdict === 'unknown' ? tried.lends : verdict === 'lend';
+    tried.pauseMs = lends === tried.lends ? Math.min(2 * tried.pauseMs, PAUSE_MS_MAX) : PAUSE_MS;
+    tried.trialAtMs = nowMs + tried.pauseMs;
+    tried.lends = lends;
     this.#findThreshold();
+  }
+
+  #begin(nowMs: number, bytes: number): void {
+    const last = this.#last;
+    if (last === null) return;
+    this.#last = null;
+    if (last.trialAtMs < 0) last.trialAtMs = nowMs + FIRST_TRIAL_MS;
+    if (nowMs < last.trialAtMs || last.frames < FIRST_TRIAL_FRAMES) return;
+    this.#tried = last;
+    this.#trial = new LendTrial(nowMs, bytes, last.lends, this.#cpuMs);
   }
 
   /** The smallest class such that it and all above it are lent. */
   #findThreshold(): void {
-    let order = LAST_ORDER + 1;
-    while (order > FIRST_ORDER && (this.#classes[order - 1 - FIRST_ORDER] as SizeClass).lends) order -= 1;
-    this.#thresholdBytes = order > LAST_ORDER ? Number.POSITIVE_INFINITY : 2 ** order;
+    let i = CLASSES;
+    while (i > 0 && this.#classes[i - 1]?.lends === true) i -= 1;
+    this.#thresholdBytes = i === CLASSES ? Number.POSITIVE_INFINITY : bytesOf(i);
   }
 }
 
-/** Frames of one order are one class: what is timed together should be of the same. */
-export function sizeOrder(bytes: number): number {
-  return Math.min(31 - Math.clz32(bytes), LAST_ORDER);
+/** Two classes to a power of two. */
+function classOf(bytes: number): number {
+  const order = 31 - Math.clz32(bytes);
+  if (order >= LAST_ORDER) return CLASSES - 1;
+  return 2 * (order - FIRST_ORDER) + ((bytes >> (order - 1)) & 1);
 }
 
-function blend(estimate: number, sample: number): number {
-  return estimate + (Math.min(sample, CLIP * estimate) - estimate) * WEIGHT;
+/** The smallest frame of a class. */
+function bytesOf(index: number): number {
+  return (2 + (index & 1)) << (FIRST_ORDER - 1 + (index >> 1));
 }

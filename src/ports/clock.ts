@@ -1,20 +1,9 @@
-/**
- * Time for ports: the one file here that owns timers and reads the clock. Tests hand in another.
- */
-export interface PortClock {
-  /** Milliseconds with a fraction, never set back. */
-  now(): number;
-  /** Milliseconds since 1970, with a fraction. */
-  wall(): number;
-  /** Runs `task` once, after `ms`; returns what cancels it. */
-  after(ms: number, task: () => void): () => void;
-  /** Runs `task` when events that are there already have had their turn; returns what cancels it. */
-  soon(task: () => void): () => void;
-}
+/** The system's time for ports: the one file here that owns timers and reads the clock. */
+import type { Clock } from '../core/clock.ts';
 
-export const systemClock: PortClock = {
+export const systemClock: Clock = {
+  epochMs: performance.timeOrigin,
   now: () => performance.now(),
-  wall: () => performance.timeOrigin + performance.now(),
   after(ms, task) {
     const timer = setTimeout(task, ms);
     return () => clearTimeout(timer);
@@ -24,3 +13,9 @@ export const systemClock: PortClock = {
     return () => clearImmediate(immediate);
   },
 };
+
+/** Milliseconds that all threads of this process have used of the processors. */
+export function processCpuMs(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1e3;
+}

@@ -8,10 +8,15 @@
  * Both ends are fixed, and only what comes from the remote one is received. Nothing is lent: a datagram of 64 KiB that goes
  * through a device of a smaller MTU is put together again to be cut into fragments, which copies it (ip_fragment).
  *
- * A datagram that nobody takes (ECONNREFUSED) is counted and no more. The peer of a Unix socket may come later, or again with
- * another socket of the same name: it is looked for every 250 ms, until it is there and when a datagram was refused.
+ * A peer at a Unix socket has room for a handful of datagrams (net.unix.max_dgram_qlen, 10 as a rule), as long as it is not connected to
+ * us, which QEMU is not. So a burst waits here, up to 512 KiB of it, and goes on when the peer has read.
+ *
+ * A datagram that nobody takes (ECONNREFUSED) is counted, and `lastError` says so until something comes from there. The peer of a Unix
+ * socket may come later, or again with another socket of the same name: it is looked for every 250 ms, until it is there and when a
+ * datagram was refused; meanwhile there is no carrier.
  */
 import { unlinkSync } from 'node:fs';
+import type { Clock } from '../core/clock.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_STATUS, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
@@ -22,6 +27,7 @@ import {
   type PortCounters,
   portCounters,
 } from '../core/port.ts';
+import { WaitingRoom } from '../core/waiting-room.ts';
 import { type Native, native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
 import { AF_UNIX, SO_ERROR, SO_RCVBUF, SO_SNDBUF, SOCK_DGRAM, SOL_SOCKET } from '../sys/constants.ts';
@@ -29,7 +35,7 @@ import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import { encodeSockaddrUn } from '../wire/sockaddr.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import { resolveHost } from './address.ts';
-import { type PortClock, systemClock } from './clock.ts';
+import { systemClock } from './clock.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 
@@ -44,7 +50,7 @@ export interface DgramOptions {
   readonly mtu?: number;
   /** SO_SNDBUF and SO_RCVBUF: 1 MiB if left out, as far as the system allows. */
   readonly bufferBytes?: number;
-  readonly clock?: PortClock;
+  readonly clock?: Clock;
 }
 
 /** 65,507 less 18. */
@@ -52,6 +58,7 @@ const MTU_MAX = 65_489;
 const BUFFER_BYTES = 1024 * 1024;
 const BATCH_FRAMES = 32;
 const LOOK_MS = 250;
+const ROOM_FRAMES = 256;
 const NO_PREFIXES = new Uint8Array(0);
 const EADDRINUSE = -errnoOf('EADDRINUSE');
 const ECONNREFUSED = -errnoOf('ECONNREFUSED');
@@ -66,10 +73,13 @@ export class DgramPort implements Port, PacketQueueHandler {
   isUp = false;
   /** Datagrams that nobody took, as far as we were told. */
   refused = 0;
+  /** Why there is no carrier, or that nobody takes our datagrams; null: somebody does, as far as we know. */
+  lastError: Error | null = null;
   readonly #options: DgramOptions;
-  readonly #clock: PortClock;
+  readonly #clock: Clock;
   readonly #sys: Native = native();
   #queue: PacketQueue | null = null;
+  readonly #room = new WaitingRoom(ROOM_FRAMES);
   #cancelLook: (() => void) | null = null;
 
   /** Throws EINVAL when one end is UDP and the other is not. */
@@ -97,18 +107,32 @@ export class DgramPort implements Port, PacketQueueHandler {
   send(table: FrameTable, which: Uint32Array, from: number, count: number): number {
     const queue = this.#queue;
     if (queue === null || !this.isUp) return this.#drop(from, count);
-    const errors = this.counters.txErrors;
     let at = from;
     while (at < count) {
       let end = at;
       while (end < count && !isNone(table, which[end] as number)) end += 1;
       if (end === at) at = this.#drop(at, at + 1);
       else {
-        at = queue.send(table, which, at, end);
+        at = this.#room.count > 0 ? at : this.#sendNow(queue, table, which, at, end);
+        at = this.#keep(table, which, at, end);
         if (at < end) break;
       }
     }
+    return at;
+  }
+
+  #sendNow(queue: PacketQueue, table: FrameTable, which: Uint32Array, from: number, end: number): number {
+    const errors = this.counters.txErrors;
+    const at = queue.send(table, which, from, end);
     if (this.counters.txErrors > errors) this.#wasRefused(table, which, from, at);
+    return at;
+  }
+
+  /** What there was no room for at a Unix peer waits here. Other sockets have buffers of their own. */
+  #keep(table: FrameTable, which: Uint32Array, from: number, end: number): number {
+    if (!('path' in this.#options.local)) return from;
+    let at = from;
+    while (at < end && this.#room.add(table, which[at] as number)) at += 1;
     return at;
   }
 
@@ -151,6 +175,7 @@ export class DgramPort implements Port, PacketQueueHandler {
     const queue = this.#queue;
     if (queue === null) return;
     this.#queue = null;
+    this.#discard();
     queue.close();
     this.#sys.close(queue.fd);
     const { local } = this.#options;
@@ -161,25 +186,44 @@ export class DgramPort implements Port, PacketQueueHandler {
   // --- what the queue says ---
 
   deliver(table: FrameTable): number {
+    if (this.lastError !== null) this.#say(null);
     return offer(this, this.counters, table);
   }
 
   writable(): void {
-    this.onWritable?.();
+    const queue = this.#queue;
+    const room = this.#room;
+    if (room.count > 0 && queue !== null) {
+      room.leave(this.#sendNow(queue, room.table, room.which, room.first, room.table.count));
+    }
+    if (room.count === 0) this.onWritable?.();
   }
 
   /** What became of an earlier datagram: the socket is as good as before. */
   error(errno: number): boolean {
     const fd = (this.#queue as PacketQueue).fd;
     const told = errno === 0 ? -this.#sys.getsockoptInt(fd, SOL_SOCKET, SO_ERROR) : errno;
-    if (told === ECONNREFUSED) this.refused += 1;
+    if (told === ECONNREFUSED) {
+      this.refused += 1;
+      this.#say(told);
+    }
     return true;
+  }
+
+  /** Tells whoever listens when it becomes so, or is so no more. */
+  #say(errno: number | null): void {
+    const wasTold = this.lastError !== null;
+    this.lastError = errno === null ? null : errnoError(errno, 'send');
+    // Not now: this may be the middle of somebody's send().
+    if (wasTold !== (errno !== null)) this.#clock.soon(() => this.onChange?.());
   }
 
   #wasRefused(table: FrameTable, which: Uint32Array, from: number, to: number): void {
     for (let i = from; i < to; i++) {
       const status = table.records[(which[i] as number) * FRAME_WORDS + FRAME_STATUS] as number;
-      if (status === -ECONNREFUSED) this.refused += 1;
+      if (status !== -ECONNREFUSED) continue;
+      this.refused += 1;
+      this.#say(ECONNREFUSED);
     }
     const { remote } = this.#options;
     if ('path' in remote) this.#lookLater(remote.path);
@@ -189,9 +233,19 @@ export class DgramPort implements Port, PacketQueueHandler {
   #look(path: string): void {
     this.#cancelLook = null;
     if (this.#queue === null) return;
-    const isThere = this.#sys.connect(this.#queue.fd, encodeSockaddrUn(path)) >= 0;
-    if (!isThere) this.#lookLater(path);
-    this.#setUp(isThere);
+    const result = this.#sys.connect(this.#queue.fd, encodeSockaddrUn(path));
+    if (result < 0) {
+      this.#lookLater(path);
+      this.#discard();
+    }
+    this.lastError = result < 0 ? errnoError(result, 'connect', { address: path }) : null;
+    this.#setUp(result >= 0);
+  }
+
+  /** Nobody is there for what waits. */
+  #discard(): void {
+    this.#drop(0, this.#room.count);
+    this.#room.clear();
   }
 
   #lookLater(path: string): void {

@@ -19,6 +19,7 @@ import { type StreamOptions, StreamPort } from './stream.ts';
 import { TapPort, type TapPortOptions } from './tap.ts';
 import { type VxlanOptions, VxlanPort } from './vxlan.ts';
 
+export type { Clock } from '../core/clock.ts';
 export { type Next, ZerotxError } from '../core/errors.ts';
 export type { FrameOwner, FrameTable } from '../core/frames.ts';
 export {
@@ -36,7 +37,6 @@ export {
 export type { CopyCause, ZerocopyCounters } from '../net/counters.ts';
 export type { ZerocopyMode } from '../net/policy.ts';
 export { dropPrivileges, forbidNewPrivileges, type Identity } from '../sys/privileges.ts';
-export type { PortClock } from './clock.ts';
 export type { DgramAddress, DgramOptions } from './dgram.ts';
 export { PORT_KINDS, type PortKind, parsePort } from './parse.ts';
 export type { PcapOptions } from './pcap.ts';

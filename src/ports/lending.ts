@@ -10,7 +10,7 @@ import {
 import type { CopyCause } from '../net/counters.ts';
 import { CALL_PAGES_MAX } from '../net/segments.ts';
 import type { Sized, ZerocopyEngine } from '../net/zerocopy.ts';
-import { LEND_BYTES_MIN, type LendChooser } from './chooser.ts';
+import { CHOICE_BYTES_MIN, LEND_BYTES_MIN, type LendChooser } from './chooser.ts';
 
 /** The engine of a port: it sees how long views are, and the port's own call knows what they stand for. */
 export type FrameEngine = ZerocopyEngine<Sized>;
@@ -20,7 +20,7 @@ export const POLICY_BYTES_MIN: number = LEND_BYTES_MIN / 2;
 
 const PAGE_BYTES = 4096;
 
-/** True: the next frame is to be lent. False is counted, if there was anything to lend. Without a chooser all are. */
+/** True: the next frame is to be lent. False is counted, if it is large enough to think of it. Without a chooser all are. */
 export function wantsLending(
   table: FrameTable,
   frame: number,
@@ -30,7 +30,8 @@ export function wantsLending(
 ): boolean {
   const record = frame * FRAME_WORDS;
   const bytes = table.records[record + FRAME_BYTES] as number;
-  if (bytes < LEND_BYTES_MIN || isAllHead(table, frame)) return false;
+  // Most frames are small: they are not worth counting.
+  if (bytes < (chooser === null ? LEND_BYTES_MIN : CHOICE_BYTES_MIN) || isAllHead(table, frame)) return false;
   const tailBytes = bytes - (table.records[record + HEAD_BYTES] as number);
   // The chooser before the engine, which looks at the clock.
   let cause: CopyCause | null = engine.policy.never(tailBytes);

@@ -8,17 +8,18 @@
  * Room again is an event after EAGAIN. After ENOBUFS it is not, as the descriptor is writable all the time: so a clock looks,
  * too. And the event is asked for only while it is waited for, since every packet that leaves would raise it.
  */
+
+import type { Clock } from '../core/clock.ts';
 import { errnoOf } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_STATUS, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import type { PortCounters } from '../core/port.ts';
 import { EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
-import type { PortClock } from './clock.ts';
 import { dropBad, dropFirst } from './receiving.ts';
 
 export interface PacketQueueOptions {
   readonly fd: number;
-  readonly clock: PortClock;
+  readonly clock: Clock;
   readonly counters: PortCounters;
   /** For what is read; null: nothing is. */
   readonly table: FrameTable | null;

@@ -1,5 +1,6 @@
 /** Frames of a capture file, offered in order, at the pace they were captured with or as fast as they are taken. */
 import { type FileHandle, open } from 'node:fs/promises';
+import type { Clock } from '../core/clock.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
@@ -16,11 +17,10 @@ import {
   readPcapRecord,
 } from '../wire/pcap.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
-import type { PortClock } from './clock.ts';
 import { dropFirst } from './receiving.ts';
 
 export interface ReplayOptions {
-  readonly clock: PortClock;
+  readonly clock: Clock;
   /** Times as fast as captured. */
   readonly speed: number;
   readonly counters: PortCounters;

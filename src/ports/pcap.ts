@@ -10,6 +10,7 @@
 import { once } from 'node:events';
 import { createWriteStream } from 'node:fs';
 import type { Writable } from 'node:stream';
+import type { Clock } from '../core/clock.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import {
   type Capability,
@@ -20,7 +21,7 @@ import {
 } from '../core/port.ts';
 import { PCAP_RECORD_BYTES, PCAP_SNAP_BYTES_MAX, writePcapHeader, writePcapRecord } from '../wire/pcap.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
-import { type PortClock, systemClock } from './clock.ts';
+import { systemClock } from './clock.ts';
 import { PcapReplay } from './pcap-replay.ts';
 import { offer } from './receiving.ts';
 
@@ -34,7 +35,7 @@ export interface PcapOptions {
   readonly replay?: string;
   /** 1: as fast as it was captured, 2: twice as fast; as fast as it is taken, if left out. */
   readonly speed?: number;
-  readonly clock?: PortClock;
+  readonly clock?: Clock;
 }
 
 const BUFFER_BYTES = 256 * 1024;
@@ -57,7 +58,7 @@ export class PcapPort implements Port {
   /** What ended the writing or the reading of a file. */
   failure: Error | null = null;
   readonly #options: PcapOptions;
-  readonly #clock: PortClock;
+  readonly #clock: Clock;
   readonly #snapBytes: number;
   #stream: Writable | null = null;
   #buffer: Buffer = Buffer.alloc(0);
@@ -157,7 +158,7 @@ export class PcapPort implements Port {
       counters.txErrors += 1;
       return;
     }
-    const wallMs = this.#clock.wall();
+    const wallMs = (this.#clock.epochMs ?? 0) + this.#clock.now();
     const seconds = Math.floor(wallMs / 1e3);
     const nanoseconds = Math.floor((wallMs - seconds * 1e3) * 1e6);
     const captured = Math.min(bytes, this.#snapBytes);

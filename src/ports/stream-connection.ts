@@ -6,6 +6,8 @@
  * The descriptor goes to the lingering closer, because the kernel may still send from lent pages. A peer that cannot be
  * followed any further is reset instead: what it still wants from us is of no use to it.
  */
+
+import type { Clock } from '../core/clock.ts';
 import { errnoOf } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import type { PortCounters } from '../core/port.ts';
@@ -16,7 +18,6 @@ import { type Native, native } from '../sys/binding.ts';
 import { EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, SO_ERROR, SOL_SOCKET } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import type { LendChooser } from './chooser.ts';
-import type { PortClock } from './clock.ts';
 import { StreamReceiver, type TurnEnd } from './stream-rx.ts';
 import { StreamSender } from './stream-tx.ts';
 
@@ -28,7 +29,7 @@ export interface ConnectionOptions {
   readonly zerocopy: ZerocopyCounters;
   readonly chooser: LendChooser | null;
   readonly counters: PortCounters;
-  readonly clock: PortClock;
+  readonly clock: Clock;
   readonly borrower: object;
   readonly handler: ConnectionHandler;
   readonly lingerMs: number;
@@ -38,6 +39,8 @@ export interface ConnectionHandler {
   up(connection: StreamConnection): void;
   /** It is closed. `errno`: 0 for an end by the peer; EPROTO for a length that no frame has. */
   lost(connection: StreamConnection, errno: number): void;
+  /** Nothing of it is lent any more: it was closed before. */
+  ended(connection: StreamConnection): void;
   deliver(table: FrameTable): number;
   writable(): void;
 }
@@ -45,6 +48,7 @@ export interface ConnectionHandler {
 /** Completions raise events; this is for one that was lost, and costs nothing. */
 const DRAIN_MS = 100;
 const EPROTO = errnoOf('EPROTO');
+const ETIMEDOUT = errnoOf('ETIMEDOUT');
 
 export class StreamConnection {
   readonly #options: ConnectionOptions;
@@ -54,6 +58,8 @@ export class StreamConnection {
   readonly #receiver: StreamReceiver;
   #isConnecting: boolean;
   #isClosed = false;
+  /** Once it is closed: ends the lingering. */
+  #abandon: () => void = () => {};
   #cancelTurn: (() => void) | null = null;
   #cancelDrain: (() => void) | null = null;
 
@@ -110,7 +116,15 @@ export class StreamConnection {
     this.#cancelTurn?.();
     this.#cancelDrain?.();
     this.#sender.end();
-    lingerClosed(this.#sys, this.#options.fd, this.#sender.engine, how, undefined, this.#options.lingerMs);
+    const { fd, handler, lingerMs } = this.#options;
+    const ended = (): void => handler.ended(this);
+    this.#abandon = lingerClosed(this.#sys, fd, this.#sender.engine, how, ended, lingerMs);
+  }
+
+  /** What is lent comes back now, if it has to: by a reset, or by the end of the lingering. */
+  recall(): void {
+    if (this.#isClosed) this.#abandon();
+    else if (this.outstanding > 0) this.#lose(ETIMEDOUT, 'abort');
   }
 
   #lose(errno: number, how: 'linger' | 'abort' = 'linger'): void {
@@ -158,15 +172,7 @@ export class StreamConnection {
 
   /** Whether there were completions. */
   #drain(): boolean {
-    const { clock, chooser, zerocopy } = this.#options;
-    const { engine, lentFrames } = this.#sender;
-    const startMs = clock.now();
-    const calls = engine.drain();
-    if (calls === 0 || chooser === null) return calls > 0;
-    // One completion is of several frames; how many, on the average.
-    const frames = (calls * lentFrames) / zerocopy.lentCalls;
-    chooser.completed(frames, (clock.now() - startMs) * 1e6);
-    return true;
+    return this.#sender.engine.drain() > 0;
   }
 
   #watchCompletions(): void {

@@ -6,11 +6,14 @@
  *
  * A stream takes as much as there is room for, and that may end in the middle of a frame. A frame that was begun must be
  * finished before anything else, so it counts as taken, and the rest of it is kept: of a copied frame the bytes,
- * of a lent one the batch that it is in. That is all that is ever kept; then send() takes nothing until the rest is out.
+ * of a lent one the batch that it is in. That is all that is ever kept; then send() takes nothing until the rest is out. It counts as
+ * sent when the kernel has all of it, and as dropped if the connection ends before.
  *
  * A frame's memory can go away under it (its file was truncated). Not begun, it is dropped; begun, its rest is what can still
  * be read, and zeros, because the peer waits for that many bytes.
  */
+
+import type { Clock } from '../core/clock.ts';
 import { errnoOf } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import type { PortCounters } from '../core/port.ts';
@@ -23,8 +26,7 @@ import { ETHERNET_BYTES } from '../wire/ethernet.ts';
 import { FRAME_BYTES_MAX, STREAM_PREFIX_BYTES, writeStreamPrefix } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
 import { writeVnetHeader } from '../wire/vnet.ts';
-import { LEND_BYTES_MIN, type LendChooser, sizeOrder } from './chooser.ts';
-import type { PortClock } from './clock.ts';
+import type { LendChooser } from './chooser.ts';
 import { type FrameEngine, frameBytes, isAllHead, STREAM_PAGES_MAX, wantsLending } from './lending.ts';
 import { BATCH_BYTES, BATCH_FRAMES, type LentBatch, LentBatches } from './lent-batch.ts';
 
@@ -36,7 +38,7 @@ export interface SenderOptions {
   /** Null: everything that may be lent is. */
   readonly chooser: LendChooser | null;
   readonly counters: PortCounters;
-  readonly clock: PortClock;
+  readonly clock: Clock;
   /** A vnet header goes between length and frame. */
   readonly vnet: boolean;
   /** What FrameOwner.lend() is told. */
@@ -54,9 +56,6 @@ const COPY = 0;
 const LEND = 1;
 const DROP = 2;
 
-/** Frames of a run are of several orders of size. */
-const MIXED = -1;
-
 /** Frames of one call that copies: as many pieces as the kernel takes, two a frame. */
 const RUN_FRAMES = 256;
 /** Batches with the kernel: at 512 KiB each, more than any send buffer holds; at a frame each, what two rings lend. */
@@ -67,26 +66,25 @@ const NO_PREFIXES = new Uint8Array(0);
 export class StreamSender {
   /** It sees how long views are; #sendBatch() knows what they stand for. */
   readonly engine: FrameEngine;
-  /** Frames that went in a batch, those that joined it included. */
-  lentFrames = 0;
   readonly #options: SenderOptions;
   readonly #prefixBytes: number;
   #prefixes: Uint8Array;
   readonly #batches = new LentBatches(BATCHES_MAX);
   /** Being sent; it comes before anything else but #rest. */
   #batch: LentBatch | null = null;
-  /** Of a frame that was begun. */
+  /** Of a frame that was begun, and the bytes of all of it. */
   #rest: Buffer | null = null;
+  #restBytes = 0;
   readonly #restMemory: Buffer;
   /** The send buffer is full. */
   #isBlocked = false;
   #hasFailed = false;
-  // What #nextRun() found: where the run ends, how many of its frames are large, and their order of size.
+  /** Where the run ends that #nextRun() found; and what it knows of the frame behind it. */
   #runEnd = 0;
-  #runLarge = 0;
-  #runOrder = MIXED;
   #carriedAt = -1;
   #carriedWay = COPY;
+  /** The owner of the frames lends no more of them: for the rest of a send(). */
+  #isRefused = false;
 
   constructor(options: SenderOptions) {
     this.#options = options;
@@ -113,6 +111,9 @@ export class StreamSender {
     if (count * this.#prefixBytes > this.#prefixes.length)
       this.#prefixes = new Uint8Array(2 * count * this.#prefixBytes);
     this.#carriedAt = -1;
+    this.#isRefused = false;
+    const { chooser, clock, counters } = this.#options;
+    chooser?.look(clock.now(), counters.txBytes);
     let at = from;
     while (at < count && !this.#isBlocked && !this.#hasFailed) {
       const way = this.#nextRun(table, which, at, count);
@@ -132,9 +133,11 @@ export class StreamSender {
   /** Gives up what was begun. What the kernel has is the engine's affair. */
   end(): void {
     this.#hasFailed = true;
+    const batch = this.#batch;
+    this.#drop(0, (this.#rest === null ? 0 : 1) + (batch === null ? 0 : batch.count - batch.at));
     this.#rest = null;
-    this.#batch?.end();
     this.#batch = null;
+    batch?.end();
   }
 
   /** Finds how far frames from `at` on go the same way, which is returned, and writes their prefixes. */
@@ -142,8 +145,7 @@ export class StreamSender {
     const way = at === this.#carriedAt ? this.#carriedWay : this.#wayOf(table, which[at] as number);
     // Not more than are taken at once: each frame is decided about once.
     const limit = Math.min(count, at + (way === LEND ? BATCH_FRAMES : RUN_FRAMES));
-    this.#runLarge = 0;
-    this.#include(this.#write(table, which, at));
+    this.#write(table, which, at);
     let next = at + 1;
     for (; next < limit; next++) {
       const frame = which[next] as number;
@@ -154,53 +156,31 @@ export class StreamSender {
         this.#carriedWay = its;
         break;
       }
-      this.#include(this.#write(table, which, next));
+      this.#write(table, which, next);
     }
     this.#runEnd = next;
     return way;
   }
 
-  /** A frame of `bytes` belongs to the run. */
-  #include(bytes: number): void {
-    if (bytes < LEND_BYTES_MIN) return;
-    const order = sizeOrder(bytes);
-    this.#runOrder = this.#runLarge === 0 || this.#runOrder === order ? order : MIXED;
-    this.#runLarge += 1;
-  }
-
-  /** When a call begins that is worth timing; 0: it is not. */
-  #timeRun(frames: number): number {
-    const { chooser, clock } = this.#options;
-    const isTelling = 2 * this.#runLarge > frames && this.#runOrder !== MIXED;
-    return chooser !== null && isTelling ? clock.now() : 0;
-  }
-
-  #timedRun(startMs: number, lent: boolean, frames: number): void {
-    const { chooser, clock } = this.#options;
-    if (startMs === 0 || chooser === null) return;
-    chooser.measured(2 ** this.#runOrder, lent, ((clock.now() - startMs) * 1e6) / frames);
-  }
-
   #wayOf(table: FrameTable, frame: number): number {
     const bytes = frameBytes(table, frame);
     if (bytes < ETHERNET_BYTES || bytes > FRAME_BYTES_MAX) return DROP;
+    if (this.#isRefused) return COPY;
     return wantsLending(table, frame, this.engine, this.#options.chooser, STREAM_PAGES_MAX) ? LEND : COPY;
   }
 
-  /** Writes the prefix of the frame at position `at`; returns the frame's bytes. */
-  #write(table: FrameTable, which: Uint32Array, at: number): number {
+  /** Writes the prefix of the frame at position `at`. */
+  #write(table: FrameTable, which: Uint32Array, at: number): void {
     const frame = which[at] as number;
     const bytes = frameBytes(table, frame);
     const to = at * this.#prefixBytes;
     writeStreamPrefix(this.#prefixes, to, this.#prefixBytes - STREAM_PREFIX_BYTES + bytes);
     if (this.#options.vnet) writeVnetHeader(this.#prefixes, to + STREAM_PREFIX_BYTES, table, frame);
-    return bytes;
   }
 
   /** Sends frames from where they are. Returns the position of the first that is not taken. */
   #copyRun(table: FrameTable, which: Uint32Array, from: number, end: number): number {
     const { sys, fd } = this.#options;
-    const startMs = this.#timeRun(end - from);
     const prefixBytes = this.#prefixBytes;
     let at = from;
     let skip = 0;
@@ -228,7 +208,6 @@ export class StreamSender {
         this.#sent(bytes);
       }
     }
-    this.#timedRun(startMs, false, this.#runLarge);
     return at;
   }
 
@@ -238,22 +217,27 @@ export class StreamSender {
     const bytes = frameBytes(table, frame);
     const prefixAt = at * this.#prefixBytes;
     this.#restMemory.set(this.#prefixes.subarray(prefixAt, prefixAt + this.#prefixBytes));
-    if (this.#gatherRest(table, frame, this.#prefixBytes, bytes, skip)) this.#sent(bytes);
+    this.#gatherRest(table, frame, this.#prefixBytes, bytes, skip);
     return at + 1;
   }
 
-  /** Copies a frame to behind the prefix in #restMemory, zeros where its memory has gone. False: it is lost, and was not begun. */
-  #gatherRest(table: FrameTable, frame: number, prefixBytes: number, bytes: number, skip: number): boolean {
+  /** Copies a frame to behind the prefix in #restMemory, zeros where its memory has gone; it is lost if it was not begun. */
+  #gatherRest(table: FrameTable, frame: number, prefixBytes: number, bytes: number, skip: number): void {
     const room = this.#restMemory.subarray(prefixBytes, prefixBytes + bytes);
     room.fill(0);
     const result = this.#options.sys.framesGather(table.bytes, frame, room);
     if (result < 0) this.#options.counters.txErrors += 1;
-    if (result < 0 && skip === 0) return false;
+    if (result < 0 && skip === 0) return;
     this.#rest = this.#restMemory.subarray(skip, prefixBytes + bytes);
-    return true;
+    // What is in a batch has its prefix with it.
+    this.#restBytes = prefixBytes + bytes - this.#prefixBytes;
   }
 
-  /** Lends frames, as many as fit in a batch. Returns the position of the first that is not taken. */
+  /**
+   * Lends frames, as many as fit in a batch. Returns the position of the first that is not taken. Where the owner refuses, it does so
+   * because too much is out already, which does not change before we return: what is left is then copied in runs, since a
+   * call for each of them would cost twice as much (measured).
+   */
   #lendRun(table: FrameTable, which: Uint32Array, from: number, end: number): number {
     const { engine } = this;
     const { borrower } = this.#options;
@@ -265,22 +249,16 @@ export class StreamSender {
     for (; at < end && batch.fits(table, which[at] as number, prefixBytes, bytesMax); at++) {
       const frame = which[at] as number;
       const tail = isAllHead(table, frame) ? null : table.owner.lend(frame, borrower);
-      if (tail === null && !isAllHead(table, frame)) break;
+      this.#isRefused = tail === null && !isAllHead(table, frame);
+      if (this.#isRefused) break;
       batch.add(table, frame, this.#prefixes, at * prefixBytes, prefixBytes, tail);
-      this.#sent(frameBytes(table, frame));
     }
     if (at === from) {
       batch.end();
-      this.#runLarge = 0; // it says nothing of this one
-      return this.#copyRun(table, which, from, from + 1);
+      return this.#copyRun(table, which, from, this.#isRefused ? end : from + 1);
     }
     this.#batch = batch;
-    this.lentFrames += at - from;
-    const startMs = at < end ? 0 : this.#timeRun(at - from);
-    const { lentCalls } = engine.counters;
-    const isOut = this.#pump();
-    // One call, and the kernel agreed.
-    if (isOut && engine.counters.lentCalls === lentCalls + 1) this.#timedRun(startMs, true, this.#runLarge);
+    this.#pump();
     return at;
   }
 
@@ -295,6 +273,7 @@ export class StreamSender {
       const n = sys.sendv(fd, [this.#rest], 1, 0);
       if (n <= 0) return this.#refused(n);
       this.#rest = n === this.#rest.length ? null : this.#rest.subarray(n);
+      if (this.#rest === null) this.#sent(this.#restBytes);
     }
     return true;
   }
@@ -309,7 +288,7 @@ export class StreamSender {
         this.#gatherRest(batch.table, batch.at, 0, bytes, batch.skipBytes);
         batch.advance(bytes - batch.skipBytes);
       } else if (n <= 0) return this.#refused(n);
-      else batch.advance(n);
+      else this.#advance(batch, n);
       if (batch.at === batch.count) {
         this.#batch = null;
         batch.end();
@@ -317,6 +296,12 @@ export class StreamSender {
       if (!this.#pumpRest()) return false;
     }
     return true;
+  }
+
+  #advance(batch: LentBatch, bytes: number): void {
+    const first = batch.at;
+    batch.advance(bytes);
+    for (let i = first; i < batch.at; i++) this.#sent(batch.frameBytes(i) - this.#prefixBytes);
   }
 
   /** The engine's call. */

@@ -8,10 +8,12 @@
  * connection at a time, as QEMU has; while there is one, others are closed as they come. Without one there is no carrier, and
  * what is sent is dropped.
  *
- * Over TCP large frames are lent to the kernel (stream-tx.ts); to this host, and over Unix sockets, everything is copied.
+ * Over TCP large frames are lent to the kernel (stream-tx.ts); to this host, and over Unix sockets, everything is copied. A connection
+ * whose peer does not confirm what was lent is reset when that is called back (recall()).
  * With `vnet` both ends have a vnet header before each frame, and offloads go through; passt and QEMU have none.
  */
 import { isIP } from 'node:net';
+import type { Clock } from '../core/clock.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import {
@@ -29,8 +31,8 @@ import { type Listener, listenTcp } from '../net/tcp-listener.ts';
 import { native } from '../sys/binding.ts';
 import { encodeSockaddrUn } from '../wire/sockaddr.ts';
 import { resolveHost } from './address.ts';
-import { LEND_BYTES_MIN, LendChooser, STREAM_PRIORS } from './chooser.ts';
-import { type PortClock, systemClock } from './clock.ts';
+import { LEND_BYTES_MIN, LendChooser, STREAM_BEGINS_BYTES } from './chooser.ts';
+import { processCpuMs, systemClock } from './clock.ts';
 import { POLICY_BYTES_MIN } from './lending.ts';
 import { offer } from './receiving.ts';
 import { type ConnectionHandler, StreamConnection } from './stream-connection.ts';
@@ -48,13 +50,13 @@ export interface StreamOptions {
   readonly vnet?: boolean;
   /** Bytes of the longest packet: 65,535 if left out, as a stream has no limit of its own. */
   readonly mtu?: number;
-  /** `auto` if left out: lend what is cheaper to lend, by measurement. `force`: lend all frames of 1 KiB or more. */
+  /** `auto` if left out: lend what is cheaper to lend and not slower, by measurement, from 8 KiB on. `force`: lend all frames of 1 KiB or more. */
   readonly zerocopy?: ZerocopyMode;
   /** SO_SNDBUF; the kernel's own tuning if left out. */
   readonly sendBufferBytes?: number;
   /** How long what was sent may take to be delivered after close(): 30 s at most, which is the default. */
   readonly lingerMs?: number;
-  readonly clock?: PortClock;
+  readonly clock?: Clock;
 }
 
 const EPROTO = errnoOf('EPROTO');
@@ -77,7 +79,7 @@ export class StreamPort implements Port, ConnectionHandler {
   /** Why there is no connection: what connecting met last, or what the last connection ended with. Null: there is one, or no reason. */
   lastError: Error | null = null;
   readonly #options: StreamOptions;
-  readonly #clock: PortClock;
+  readonly #clock: Clock;
   readonly #counters: PortCounters = portCounters();
   readonly #zerocopy: ZerocopyCounters = zerocopyCounters();
   readonly #chooser: LendChooser | null;
@@ -85,6 +87,8 @@ export class StreamPort implements Port, ConnectionHandler {
   readonly #capability: Capability & { thresholdBytes: number };
   #listener: Listener | null = null;
   #connection: StreamConnection | null = null;
+  /** With those that were closed, and do not have back yet all that they lent. */
+  readonly #connections = new Set<StreamConnection>();
   #isUp = false;
   #isOpen = false;
   #isBlocked = false;
@@ -103,7 +107,7 @@ export class StreamPort implements Port, ConnectionHandler {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
     this.#mode = path === undefined ? zerocopy : 'off';
-    this.#chooser = this.#mode === 'auto' ? new LendChooser(STREAM_PRIORS) : null;
+    this.#chooser = this.#mode === 'auto' ? new LendChooser(STREAM_BEGINS_BYTES, processCpuMs) : null;
     const lends = this.#mode !== 'off';
     this.#capability = {
       zeroCopy: lends ? 'large' : 'never',
@@ -160,6 +164,10 @@ export class StreamPort implements Port, ConnectionHandler {
     this.#connection?.resume();
   }
 
+  recall(): void {
+    for (const connection of [...this.#connections]) connection.recall();
+  }
+
   /** Listens, or begins to connect: a peer that is not there yet is no error. Throws what bind(2) and listen(2) refuse. */
   async open(): Promise<void> {
     if (this.#isOpen) return;
@@ -205,6 +213,10 @@ export class StreamPort implements Port, ConnectionHandler {
     this.#gone();
     if (!wasUp) this.onChange?.();
     if (this.#isOpen && this.#listener === null) this.#dialLater();
+  }
+
+  ended(connection: StreamConnection): void {
+    this.#connections.delete(connection);
   }
 
   deliver(table: FrameTable): number {
@@ -290,6 +302,7 @@ export class StreamPort implements Port, ConnectionHandler {
       if (isConnecting) this.#dialLater();
       return;
     }
+    this.#connections.add(this.#connection);
     if (!isConnecting) this.up();
   }
 }

@@ -12,6 +12,7 @@
  * (tun_flow_update).
  */
 import { checkInteger } from '../core/arguments.ts';
+import type { Clock } from '../core/clock.ts';
 import { FRAME_BYTES, FRAME_WORDS, type FrameTable } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
 import {
@@ -29,7 +30,7 @@ import { flowHash } from '../wire/flow.ts';
 import { FRAME_BYTES_MAX } from '../wire/stream-frame.ts';
 import { VNET_HEADER_BYTES } from '../wire/virtio.ts';
 import { writeVnetHeader } from '../wire/vnet.ts';
-import { type PortClock, systemClock } from './clock.ts';
+import { systemClock } from './clock.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 
@@ -43,7 +44,7 @@ export interface TapPortOptions {
   readonly offloads?: number;
   /** Bytes of the longest packet: 1500 if left out. It is not set anywhere; the device's own decides. */
   readonly mtu?: number;
-  readonly clock?: PortClock;
+  readonly clock?: Clock;
 }
 
 const BATCH_FRAMES = 32;
@@ -65,7 +66,7 @@ export class TapPort implements Port, PacketQueueHandler {
   /** The device's name, once it is open: the kernel may have chosen the number in it. */
   device: string;
   readonly #options: TapPortOptions;
-  readonly #clock: PortClock;
+  readonly #clock: Clock;
   readonly #openQueue: OpenQueue;
   readonly #sys: Native;
   readonly #queues: PacketQueue[] = [];

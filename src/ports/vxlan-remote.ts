@@ -1,4 +1,6 @@
 /** One remote end of a VXLAN: its sockets, one of which a flow keeps to, and what is known of lending to it. */
+
+import type { Clock } from '../core/clock.ts';
 import type { PortCounters } from '../core/port.ts';
 import type { ZerocopyCounters } from '../net/counters.ts';
 import { isLocalAddress } from '../net/local.ts';
@@ -6,9 +8,8 @@ import { type ZerocopyMode, ZerocopyPolicy } from '../net/policy.ts';
 import type { Native } from '../sys/binding.ts';
 import { encodeSockaddr } from '../wire/sockaddr.ts';
 import type { LendChooser } from './chooser.ts';
-import type { PortClock } from './clock.ts';
 import { POLICY_BYTES_MIN } from './lending.ts';
-import { openVxlanSender } from './vxlan-socket.ts';
+import { leaveOutChecksum, openVxlanSender } from './vxlan-socket.ts';
 import { VxlanSender } from './vxlan-tx.ts';
 
 export interface VxlanRemoteOptions {
@@ -19,7 +20,7 @@ export interface VxlanRemoteOptions {
   readonly bufferBytes: number;
   readonly mode: ZerocopyMode;
   readonly sys: Native;
-  readonly clock: PortClock;
+  readonly clock: Clock;
   readonly counters: PortCounters;
   readonly zerocopy: ZerocopyCounters;
   readonly chooser: LendChooser | null;
@@ -71,14 +72,15 @@ export class VxlanRemote {
 
   #open(options: VxlanRemoteOptions): VxlanSender {
     const { address, local, port, bufferBytes, mode, sys } = options;
-    const { fd, canLend } = openVxlanSender(address, local, port, bufferBytes);
+    const { fd, canLend, canCut } = openVxlanSender(address, local, port, bufferBytes);
     const policy = new ZerocopyPolicy({
       mode: canLend ? mode : 'off',
       thresholdBytes: POLICY_BYTES_MIN,
       loopback: () => isLocalAddress(address),
     });
     try {
-      return new VxlanSender({ ...options, fd, policy, borrower: this });
+      const onUncut = (): void => leaveOutChecksum(fd, address);
+      return new VxlanSender({ ...options, fd, policy, borrower: this, canCut, onUncut });
     } catch (error) {
       sys.close(fd);
       throw error;

@@ -15,6 +15,8 @@ import {
   SO_ZEROCOPY,
   SOCK_DGRAM,
   SOL_SOCKET,
+  SOL_UDP,
+  UDP_SEGMENT,
 } from '../sys/constants.ts';
 
 /** A socket that receives on `port`, of the family of `remote`. */
@@ -36,31 +38,40 @@ export function openVxlanReceiver(
   }
 }
 
-/** A socket that sends to `remote`, from a port that the kernel chooses; and whether it lends. */
+/**
+ * A socket that sends to `remote`, from a port that the kernel chooses; whether it lends, and whether the kernel cuts what it sends
+ * (UDP_SEGMENT). Where it does, datagrams have a checksum, which a cut packet must have.
+ */
 export function openVxlanSender(
   remote: string,
   local: string | undefined,
   port: number,
   bufferBytes: number,
-): { readonly fd: number; readonly canLend: boolean } {
+): { readonly fd: number; readonly canLend: boolean; readonly canCut: boolean } {
   const sys = native();
   const fd = calls.socketFor(remote, SOCK_DGRAM);
   try {
     if (isIPv4(remote)) {
       calls.setOption(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_INTERFACE);
-      calls.setOption(fd, SOL_SOCKET, SO_NO_CHECK, 1);
     } else calls.setOption(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IP_PMTUDISC_INTERFACE);
     sys.setsockoptInt(fd, SOL_SOCKET, SO_SNDBUF, bufferBytes);
     // What comes to this port is for nobody.
     sys.setsockoptInt(fd, SOL_SOCKET, SO_RCVBUF, 0);
     const canLend = sys.setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1) === 0;
+    const canCut = sys.getsockoptInt(fd, SOL_UDP, UDP_SEGMENT) >= 0;
+    if (!canCut) leaveOutChecksum(fd, remote);
     calls.bind(fd, local ?? anyOf(remote), 0);
     calls.connect(fd, remote, port);
-    return { fd, canLend };
+    return { fd, canLend, canCut };
   } catch (error) {
     sys.close(fd);
     throw error;
   }
+}
+
+/** Over IPv4, where it may be left out (RFC 7348, section 5). */
+export function leaveOutChecksum(fd: number, remote: string): void {
+  if (isIPv4(remote)) native().setsockoptInt(fd, SOL_SOCKET, SO_NO_CHECK, 1);
 }
 
 function anyOf(remote: string): string {

@@ -2,12 +2,14 @@
  * The sending half of one socket of a VXLAN port: connected to a remote end, with an engine and a number sequence of its
  * own.
  *
- * Frames go out in batches by sendmmsg(2), which copies; a large one may be lent, in a call of its own, as each datagram
+ * Frames go out in batches (vxlan-runs.ts), which copies; a large one may be lent, in a call of its own, as each datagram
  * is a completion of its own. The kernel takes a datagram as a whole or not at all. A frame that was lent and finds no room
  * is ours already: it stays first in line, and nothing else is taken until it is out.
  *
  * MSG_MORE is never used: the kernel copies corked datagrams, flagged or not (ip_append_data).
  */
+
+import type { Clock } from '../core/clock.ts';
 import { errnoOf } from '../core/errors.ts';
 import type { FrameTable } from '../core/frames.ts';
 import type { PortCounters } from '../core/port.ts';
@@ -19,16 +21,16 @@ import { ZerocopyEngine } from '../net/zerocopy.ts';
 import type { Native } from '../sys/binding.ts';
 import { SO_ERROR, SOL_SOCKET } from '../sys/constants.ts';
 import { VXLAN_HEADER_BYTES } from '../wire/vxlan.ts';
-import { LEND_BYTES_MIN, type LendChooser, sizeOrder } from './chooser.ts';
-import type { PortClock } from './clock.ts';
-import { DATAGRAM_PAGES_MAX, type FrameEngine, frameBytes, wantsLending } from './lending.ts';
+import type { LendChooser } from './chooser.ts';
+import { DATAGRAM_PAGES_MAX, type FrameEngine, wantsLending } from './lending.ts';
 import { BATCH_BYTES, type LentBatch, LentBatches } from './lent-batch.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
+import { DatagramRuns } from './vxlan-runs.ts';
 
 export interface VxlanSenderOptions {
   readonly sys: Native;
   readonly fd: number;
-  readonly clock: PortClock;
+  readonly clock: Clock;
   readonly counters: PortCounters;
   readonly policy: ZerocopyPolicy;
   readonly zerocopy: ZerocopyCounters;
@@ -37,6 +39,9 @@ export interface VxlanSenderOptions {
   readonly borrower: object;
   /** The VXLAN header again and again, for as many frames as are ever sent at once. */
   readonly headers: () => Uint8Array;
+  /** As in RunsOptions. */
+  readonly canCut: boolean;
+  readonly onUncut: () => void;
   readonly writable: () => void;
 }
 
@@ -73,27 +78,32 @@ export class VxlanSender implements PacketQueueHandler {
       budget: processBudget(),
       call: (_views, _count, flags) => this.#sendLent(flags),
     });
+    const runs = new DatagramRuns({ ...options, prefixes: options.headers, prefixBytes: VXLAN_HEADER_BYTES });
     this.#queue = new PacketQueue({
       fd,
       clock,
       counters,
       table: null,
       read: () => EAGAIN,
-      write: (table, which, from, count) =>
-        sys.framesSendmmsg(fd, table.bytes, which, from, count, options.headers(), VXLAN_HEADER_BYTES),
+      write: (table, which, from, count) => runs.write(table, which, from, count),
       handler: this,
     });
   }
 
   /** Sends frames of 14 bytes or more; returns the position of the first that was not taken. */
   send(table: FrameTable, which: Uint32Array, from: number, count: number): number {
-    const { chooser } = this.#options;
+    const { chooser, clock, counters } = this.#options;
+    chooser?.look(clock.now(), counters.txBytes);
     let at = from;
+    /** Too much is out already, and that does not change before we return. */
+    let isRefused = false;
     while (at < count && !this.#queue.isBlocked) {
       let end = at;
-      while (end < count && !this.#wants(table, which[end] as number, chooser)) end += 1;
-      if (end > at) at = this.#copy(table, which, at, end);
-      if (at === end && end < count) at = this.#lend(table, which, end);
+      while (end < count && (isRefused || !this.#wants(table, which[end] as number, chooser))) end += 1;
+      if (end > at) at = this.#queue.send(table, which, at, end);
+      if (at < end || end === count) continue;
+      at = this.#lend(table, which, end);
+      isRefused = at === end;
     }
     if (this.engine.outstanding > 0) this.#watchCompletions();
     return at;
@@ -128,7 +138,7 @@ export class VxlanSender implements PacketQueueHandler {
 
   error(): boolean {
     // The error queue first: a pending record raises the event, too.
-    this.#drain();
+    this.engine.drain();
     const { sys } = this.#options;
     if (sys.getsockoptInt(this.fd, SOL_SOCKET, SO_ERROR) > 0) this.reported += 1;
     return true;
@@ -138,37 +148,20 @@ export class VxlanSender implements PacketQueueHandler {
     return wantsLending(table, frame, this.engine, chooser, DATAGRAM_PAGES_MAX);
   }
 
-  #copy(table: FrameTable, which: Uint32Array, from: number, end: number): number {
-    const { chooser, clock } = this.#options;
-    const bytes = frameBytes(table, which[from] as number);
-    const isTimed = chooser !== null && bytes >= LEND_BYTES_MIN && isUniform(table, which, from, end);
-    const startMs = isTimed ? clock.now() : 0;
-    const next = this.#queue.send(table, which, from, end);
-    if (isTimed && next === end) {
-      chooser.measured(bytes, false, ((clock.now() - startMs) * 1e6) / (end - from));
-    }
-    return next;
-  }
-
-  /** Lends a frame, and copies it if it cannot be. Returns the position of the first that was not taken. */
+  /** Lends a frame. Returns the position of the first that was not taken: the same if it cannot be lent. */
   #lend(table: FrameTable, which: Uint32Array, at: number): number {
-    const { borrower, chooser, clock, headers } = this.#options;
+    const { borrower, headers } = this.#options;
     const frame = which[at] as number;
-    const startMs = chooser === null ? 0 : clock.now();
     const batch = this.#batches.take();
     const fits = batch?.fits(table, frame, VXLAN_HEADER_BYTES, BATCH_BYTES) ?? false;
     const tail = fits ? table.owner.lend(frame, borrower) : null;
     if (batch === null || tail === null) {
       batch?.end();
-      return this.#queue.send(table, which, at, at + 1);
+      return at;
     }
     batch.add(table, frame, headers(), 0, VXLAN_HEADER_BYTES, tail);
     this.#batch = batch;
-    const { lentCalls } = this.engine.counters;
     if (!this.#pump()) this.#queue.block();
-    // The kernel agreed.
-    else if (chooser !== null && this.engine.counters.lentCalls > lentCalls)
-      chooser.measured(frameBytes(table, frame), true, (clock.now() - startMs) * 1e6);
     return at + 1;
   }
 
@@ -197,26 +190,11 @@ export class VxlanSender implements PacketQueueHandler {
     return sys.framesStream(this.fd, table.bytes, which, 0, 1, NO_PREFIXES, 0, 0, flags);
   }
 
-  #drain(): void {
-    const { clock, chooser } = this.#options;
-    const startMs = clock.now();
-    const calls = this.engine.drain();
-    if (calls > 0) chooser?.completed(calls, (clock.now() - startMs) * 1e6);
-  }
-
   #watchCompletions(): void {
     this.#cancelDrain ??= this.#options.clock.after(DRAIN_MS, () => {
       this.#cancelDrain = null;
-      this.#drain();
+      this.engine.drain();
       if (this.engine.outstanding > 0) this.#watchCompletions();
     });
   }
-}
-
-function isUniform(table: FrameTable, which: Uint32Array, from: number, end: number): boolean {
-  const order = sizeOrder(frameBytes(table, which[from] as number));
-  for (let i = from + 1; i < end; i++) {
-    if (sizeOrder(frameBytes(table, which[i] as number)) !== order) return false;
-  }
-  return true;
 }

@@ -9,18 +9,20 @@
  *
  * With several remote ends a frame goes where its destination was learned to be (vxlan-peers.ts), else to all.
  *
- * The tunnel takes no offloads: whoever sends here cuts segments and makes checksums. So at an MTU of 1500 frames are
- * small, and lending them loses by far; jumbo frames from cold memory gain a little. The port measures which it is
- * (chooser.ts).
+ * The tunnel takes no offloads: whoever sends here cuts segments and makes checksums. What gains then is not lending but that runs of
+ * frames of one length leave in one call (vxlan-runs.ts). Jumbo frames are lent where that turns out cheaper still (chooser.ts), which it
+ * did nowhere yet; smaller ones never, unless it is forced.
  *
  * A veth to a kernel on this host does not carry everything that a wire does: such a kernel leaves the checksums inside to a
  * device that there is not, and does not say so to a socket. Turn that off at its end (ethtool -K DEVICE tx off).
  *
- * The outer checksum is left out over IPv4 (RFC 7348, section 5). Datagrams are not fragmented here: one that is longer
+ * Datagrams have an outer checksum, since a run could not be cut without; where the kernel or the device does not cut, it is left out
+ * over IPv4 (RFC 7348, section 5). Datagrams are not fragmented here: one that is longer
  * than the device's MTU is dropped and counted, so that MTU must exceed ours by 50 bytes, over IPv6 by 70.
  */
 import { isIP } from 'node:net';
 import { checkInteger } from '../core/arguments.ts';
+import type { Clock } from '../core/clock.ts';
 import { ZerotxError } from '../core/errors.ts';
 import { FRAME_BYTES, FRAME_STATUS, FRAME_WORDS, type FrameTable, HEAD_AT } from '../core/frames.ts';
 import { createHostTable } from '../core/host-table.ts';
@@ -38,8 +40,8 @@ import { ETHERNET_BYTES, MAC_BYTES } from '../wire/ethernet.ts';
 import { flowHash } from '../wire/flow.ts';
 import { SOCKADDR_BYTES } from '../wire/sockaddr.ts';
 import { encodeVxlan, VNI_MAX, VXLAN_HEADER_BYTES, VXLAN_PORT, vxlanVni } from '../wire/vxlan.ts';
-import { DATAGRAM_PRIORS, LEND_BYTES_MIN, LendChooser } from './chooser.ts';
-import { type PortClock, systemClock } from './clock.ts';
+import { DATAGRAM_BEGINS_BYTES, LEND_BYTES_MIN, LendChooser } from './chooser.ts';
+import { processCpuMs, systemClock } from './clock.ts';
 import { PacketQueue, type PacketQueueHandler } from './packet-queue.ts';
 import { offer } from './receiving.ts';
 import { EVERYBODY, VxlanPeers } from './vxlan-peers.ts';
@@ -59,11 +61,11 @@ export interface VxlanOptions {
   readonly mtu?: number;
   /** Sockets for each remote end: 4 if left out. */
   readonly sockets?: number;
-  /** `auto` if left out: lend what is cheaper to lend, by measurement. `force`: lend all frames of 1 KiB or more. */
+  /** `auto` if left out: lend what is cheaper to lend, by measurement, from 8 KiB on. `force`: lend all frames of 1 KiB or more. */
   readonly zerocopy?: ZerocopyMode;
   /** SO_SNDBUF and SO_RCVBUF: 1 MiB if left out, as far as the system allows. */
   readonly bufferBytes?: number;
-  readonly clock?: PortClock;
+  readonly clock?: Clock;
 }
 
 export interface VxlanCounters {
@@ -93,7 +95,7 @@ export class VxlanPort implements Port, PacketQueueHandler {
   onChange: (() => void) | null = null;
   isUp = false;
   readonly #options: VxlanOptions;
-  readonly #clock: PortClock;
+  readonly #clock: Clock;
   readonly #sys: Native = native();
   readonly #counters: PortCounters = portCounters();
   readonly #zerocopy: ZerocopyCounters = zerocopyCounters();
@@ -122,7 +124,7 @@ export class VxlanPort implements Port, PacketQueueHandler {
     this.name = options.name;
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
-    this.#chooser = zerocopy === 'auto' ? new LendChooser(DATAGRAM_PRIORS) : null;
+    this.#chooser = zerocopy === 'auto' ? new LendChooser(DATAGRAM_BEGINS_BYTES, processCpuMs) : null;
     const lends = zerocopy !== 'off';
     this.#capability = {
       zeroCopy: lends ? 'large' : 'never',

@@ -141,6 +141,100 @@ describe('datagram ports', { timeout: 60_000 }, () => {
     assert.equal(existsSync(a.path), false);
   });
 
+  /** A peer that is not connected to us, as QEMU is not: it has room for a handful. */
+  function plainPeer(where: { path: string }): { fd: number; readAll(): Buffer[] } {
+    const fd = calls.socket(AF_UNIX, SOCK_DGRAM);
+    assert.equal(native().bind(fd, encodeSockaddrUn(where.path)), 0);
+    const buffer = Buffer.alloc(70_000);
+    const readAll = (): Buffer[] => {
+      const got: Buffer[] = [];
+      for (;;) {
+        const n = native().readv(fd, [buffer], 1);
+        if (n < 0) return got;
+        got.push(Buffer.from(buffer.subarray(0, n)));
+      }
+    };
+    return { fd, readAll };
+  }
+
+  it('have room for a burst where a Unix peer has not, and send it when that has read', async () => {
+    const [a, b] = [path(), path()];
+    const peer = plainPeer(b);
+    const one = await opened(port(a, b));
+    assert.equal(one.isUp, true);
+    const burst = Array.from({ length: 200 }, (_, i) => frame(60 + 7 * i, i));
+    const source = guest();
+    const which = Uint32Array.from(burst, (_, i) => i);
+    assert.equal(one.send(source.table(burst), which, 0, 200), 200, 'all are taken at once');
+    assert.ok(one.counters.txFrames < 200);
+    const got: Buffer[] = [];
+    while (got.length < 200) {
+      got.push(...peer.readAll());
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    assertFrames(got, burst);
+    assert.deepEqual([one.counters.txFrames, one.counters.txDropped, one.counters.txErrors], [200, 0, 0]);
+    const rest: Buffer[] = [];
+    const many = Array.from({ length: 2000 }, (_, i) => frame(1514, i));
+    const all = guest({ memoryBytes: 8 << 20 }).send(one, many);
+    while (rest.length < many.length) {
+      rest.push(...peer.readAll());
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    await all;
+    assertFrames(rest, many);
+    calls.close(peer.fd);
+  });
+
+  it('drop what waits when the Unix peer goes, and say why there is no carrier', async () => {
+    const [a, b] = [path(), path()];
+    const peer = plainPeer(b);
+    const one = await opened(port(a, b));
+    const burst = Array.from({ length: 200 }, (_, i) => frame(600, i));
+    const source = guest();
+    assert.equal(
+      one.send(
+        source.table(burst),
+        Uint32Array.from(burst, (_, i) => i),
+        0,
+        200,
+      ),
+      200,
+    );
+    calls.close(peer.fd);
+    await isUp(one, false);
+    const { txFrames, txDropped, txErrors } = one.counters;
+    assert.equal(txFrames + txDropped + txErrors, 200, `${txFrames} ${txDropped} ${txErrors}`);
+    assert.ok(one.refused > 0);
+    assert.equal((one.lastError as NodeJS.ErrnoException | null)?.code, 'ECONNREFUSED');
+    rmSync(b.path);
+    const again = plainPeer(b);
+    await isUp(one);
+    assert.equal(one.lastError, null);
+    calls.close(again.fd);
+  });
+
+  it('tell of a UDP peer that is away, and of one that has come', async () => {
+    const [a, b] = [await freePort(), await freePort()];
+    const one = await opened(port(a, b));
+    const source = guest();
+    const changes: boolean[] = [];
+    one.onChange = () => changes.push(one.lastError === null);
+    while (changes.length === 0) {
+      await source.send(one, [frame(60, 1)]);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    assert.equal((one.lastError as NodeJS.ErrnoException | null)?.code, 'ECONNREFUSED');
+    assert.ok(one.refused > 0 && one.isUp);
+    const other = await opened(port(b, a));
+    while (changes.length === 1) {
+      await source.send(other, [frame(60, 1)]);
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    assert.deepEqual(changes, [false, true]);
+    assert.equal(one.lastError, null);
+  });
+
   it('wait for room where a Unix peer does not read', async () => {
     const [a, b] = [path(), path()];
     const one = await opened(port(a, b));

@@ -5,8 +5,8 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { after, afterEach, describe, it } from 'node:test';
+import type { Clock } from '../../src/core/clock.ts';
 import { createHostTable } from '../../src/core/host-table.ts';
-import type { PortClock } from '../../src/ports/clock.ts';
 import { PcapPort } from '../../src/ports/pcap.ts';
 import { writePcapHeader, writePcapRecord } from '../../src/wire/pcap.ts';
 import { assertFrames, FrameSink, frame, sendAll } from '../support/frames.ts';
@@ -84,9 +84,8 @@ describe('a capture port', { timeout: 60_000 }, () => {
     writeFileSync(file, out.subarray(0, at));
     let nowMs = 5;
     const waits: number[] = [];
-    const clock: PortClock = {
+    const clock: Clock = {
       now: () => nowMs,
-      wall: () => 0,
       after(ms, task) {
         waits.push(ms);
         nowMs += ms;

@@ -7,8 +7,8 @@ import { once } from 'node:events';
 import { readdirSync } from 'node:fs';
 import { connect, createServer, type Server, type Socket } from 'node:net';
 import { afterEach, describe, it } from 'node:test';
+import type { Clock } from '../../src/core/clock.ts';
 import { closerStats } from '../../src/net/closer.ts';
-import type { PortClock } from '../../src/ports/clock.ts';
 import { StreamPort } from '../../src/ports/stream.ts';
 import { readU32 } from '../../src/wire/bytes.ts';
 import { frame, type GuestFrames, sendAll } from '../support/frames.ts';
@@ -128,6 +128,44 @@ describe('closing a stream port', { timeout: 120_000 }, () => {
     peer.destroy();
   });
 
+  it('called back, what a peer does not confirm is given back at once, and there is another connection', async () => {
+    const { server, port: where } = await listening();
+    const source = guest({ memoryBytes: 16 * MIB });
+    const { port } = await connected(server, where);
+    const accepted = once(server, 'connection') as Promise<[Socket]>;
+    port.recall();
+    assert.equal(port.isUp, true, 'nothing was lent');
+    fill(port, source, 1);
+    assert.ok(source.outstanding > 0);
+    port.recall();
+    assert.equal(port.isUp, false);
+    await settled(source);
+    assert.ok(source.loans.every(({ quarantined }) => !quarantined));
+    assert.match(String(port.lastError), /ETIMEDOUT/);
+    atEnd((await accepted)[0].destroy.bind((await accepted)[0]));
+    await isUp(port);
+  });
+
+  it('called back, what an earlier connection lent is given back at once, and this one goes on', async () => {
+    const { server, port: where } = await listening();
+    const source = guest({ memoryBytes: 16 * MIB });
+    const { port, peer } = await connected(server, where);
+    fill(port, source, 1);
+    // Its end is heard, though it has read nothing.
+    peer.end();
+    const [again] = (await once(server, 'connection')) as [Socket];
+    atEnd(() => again.destroy());
+    await isUp(port);
+    assert.ok(source.outstanding > 0);
+    assert.equal(closerStats().lingering, 1);
+    port.recall();
+    assert.equal(port.isUp, true);
+    await settled(source);
+    assert.equal(closerStats().lingering, 0);
+    port.recall();
+    assert.equal(port.isUp, true);
+  });
+
   it('by a reset of the peer loses what was in flight, and only that', async () => {
     const { server, port: where } = await listening();
     const source = guest({ memoryBytes: 16 * MIB });
@@ -198,9 +236,8 @@ describe('connecting', { timeout: 30_000 }, () => {
     const waits: number[] = [];
     const tasks: (() => void)[] = [];
     let nowMs = 0;
-    const clock: PortClock = {
+    const clock: Clock = {
       now: () => nowMs,
-      wall: () => 0,
       after(ms, task) {
         waits.push(ms);
         tasks.push(task);

@@ -25,6 +25,8 @@ interface Scene {
   /** Answers to the next lent calls; empty: the kernel's own. */
   readonly script: string[];
   readonly flags: boolean[];
+  /** Frames of each call that copies several. */
+  readonly runs: number[];
   readonly source: GuestFrames;
   /** Sends frames, waiting for room. */
   send(frames: readonly Uint8Array[]): Promise<void>;
@@ -40,8 +42,13 @@ function scene(): Scene {
   atEnd(() => calls.close(peer.fd));
   const script: string[] = [];
   const flags: boolean[] = [];
+  const runs: number[] = [];
   const sys: Native = {
     ...native(),
+    framesGso(...args) {
+      runs.push(args[4] - args[3]);
+      return native().framesGso(...args);
+    },
     framesStream(...args) {
       flags.push((args[8] & MSG_ZEROCOPY) !== 0);
       const name = script.shift() ?? '';
@@ -63,6 +70,8 @@ function scene(): Scene {
     chooser: null,
     borrower: {},
     headers: () => headers,
+    canCut: true,
+    onUncut: () => {},
     writable: () => wake(),
   });
   atEnd(() => sender.close());
@@ -88,7 +97,7 @@ function scene(): Scene {
     });
     return frames;
   };
-  return { sender, counters, zerocopy, script, flags, source, send, received };
+  return { sender, counters, zerocopy, script, flags, runs, source, send, received };
 }
 
 /** Large, small, large, large. */
@@ -160,6 +169,18 @@ describe('a lent frame of a tunnel', { timeout: 30_000 }, () => {
     assert.equal(source.outstanding, 1);
     sender.close();
     await settled(source);
+  });
+
+  it('is copied with all behind it when no more is lent', async () => {
+    const { send, received, source, flags, runs } = scene();
+    source.loansLeft = 1;
+    const many = [...frames, ...Array.from({ length: 6 }, (_, i) => frame(1400, 10 + i))];
+    await send(many);
+    assertFrames(await received(10), many);
+    await settled(source);
+    assert.deepEqual(flags, [true]);
+    assert.deepEqual(runs, [2, 6]);
+    assert.equal(source.loans.length, 1);
   });
 
   it('is copied when nothing may be lent, or is with the kernel already', async () => {
