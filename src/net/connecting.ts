@@ -17,9 +17,9 @@ import { AF_INET, AF_INET6, AF_UNIX, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET } fro
 import { encodeSockaddr, encodeSockaddrUn } from '../wire/sockaddr.ts';
 import type { TcpConnectOptions } from './connect-options.ts';
 import type { Endpoint } from './endpoint.ts';
-import { scopeIdOf } from './local.ts';
 import { ipBlocked, nodeError, nodeTypeError } from './node-errors.ts';
 import { TcpChannel, type TcpHandler, type TcpOptions } from './tcp.ts';
+import { scopeIdOf } from './zones.ts';
 
 /** Who hears how the connection comes about; the names are those of net.Socket's events. */
 export interface ConnectObserver {

@@ -37,9 +37,18 @@ export interface SocketsAnswer extends ControlAnswer {
   readonly leftOut: number;
 }
 
-const ANSWER_BYTES_MAX = 2 * 1024 * 1024;
+const ANSWER_BYTES_MAX = 8 * 1024 * 1024;
 const LIMIT_MS = 3000;
 const TEXT_MAX = 256;
+
+/** Any request of any door: who answered, and the fields of the answer as they came. Rejects as askSockets(). */
+export async function askControl(
+  path: string,
+  request: Readonly<Record<string, unknown>>,
+): Promise<{ readonly from: ControlAnswer; readonly body: Readonly<Record<string, unknown>> }> {
+  const { peer, body } = await ask(path, request);
+  return { from: answerOf(peer, body), body };
+}
 
 /** stats() of the program behind this socket. Rejects as askSockets(). */
 export async function askStats(path: string): Promise<StatsAnswer> {

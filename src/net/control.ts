@@ -11,6 +11,7 @@
  *   {"get":"stats"}                                  {"protocol":1,"pid":4711,"threadId":0,"stats":{...}}
  *   {"get":"sockets"}                                {"protocol":1,"pid":4711,"threadId":0,"sockets":[...],"leftOut":0}
  *   {"get":"sockets","address":"192.0.2.1:80"}       the same, of sockets with this address at either end
+ *   {"get":"rds",...}                                what another door shows (showThroughControl())
  *   anything else                                    {"protocol":1,"error":"..."}
  *
  * `stats` is stats(), `sockets` are socketStats(): those that copied most come first, 500 at most. JSON has no infinity:
@@ -46,6 +47,9 @@ const CLIENTS_MAX = 8;
 const SOCKETS_MAX = 500;
 const ROOT = 0;
 
+/** What other doors of the package show, by the name that is asked for. */
+const shown = new Map<string, (request: Readonly<Record<string, unknown>>) => object>();
+
 /** Those of this thread, by path. */
 const controls = new Map<string, Control>();
 
@@ -75,6 +79,14 @@ export function openControl(options: ControlOptions = {}): Control {
   const control = { path, close };
   controls.set(path, control);
   return control;
+}
+
+/** From now on the answer to {"get":`name`} is what `show` returns for the request, or the message of what it throws. */
+export function showThroughControl(
+  name: string,
+  show: (request: Readonly<Record<string, unknown>>) => object,
+): void {
+  shown.set(name, show);
 }
 
 function serve(fd: number, clients: Set<LineConnection>): void {
@@ -113,9 +125,14 @@ function parse(text: string): Record<string, unknown> {
   return request as Record<string, unknown>;
 }
 
-function respond({ get, address }: Record<string, unknown>): object {
+function respond(request: Record<string, unknown>): object {
+  const { get, address } = request;
   if (get === 'stats') return { stats: stats() };
-  if (get !== 'sockets') throw new ZerotxError('EINVAL', 'get: "stats" or "sockets"');
+  if (get !== 'sockets') {
+    const show = typeof get === 'string' ? shown.get(get) : undefined;
+    if (show === undefined) throw new ZerotxError('EINVAL', 'get: "stats" or "sockets"');
+    return show(request);
+  }
   const found = socketStats().filter(
     ({ local, remote }) => address === undefined || address === local || address === remote,
   );

@@ -1,6 +1,6 @@
 /** Addresses of sockets, as the kernel has them and in the form of node:net. */
 import { AF_INET6 } from '../sys/constants.ts';
-import { zoneName } from './local.ts';
+import { zoneName } from './zones.ts';
 
 /** One end of a socket: wire/sockaddr.ts decodes to these. */
 export interface Endpoint {

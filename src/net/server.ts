@@ -19,7 +19,7 @@ import { checkPort } from './port.ts';
 import { TcpSocket, type TcpSocketOptions } from './socket.ts';
 import { aboutToBegin } from './stats.ts';
 import { refuse, TcpChannel } from './tcp.ts';
-import { type Listener, type ListenOptions as ListenerOptions, listenTcp } from './tcp-listener.ts';
+import { type Listener, type ListenerOptions, listenTcp } from './tcp-listener.ts';
 
 export interface ServerOptions extends Omit<TcpSocketOptions, 'signal' | 'onread'> {
   /** Connections are handed out paused: nothing is read before resume(). */

@@ -17,9 +17,11 @@ import {
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
 import { decodeSockaddr, encodeSockaddrUn, SOCKADDR_UN_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
-import { scopeIdOf } from './local.ts';
+import type { TcpKey } from '../wire/tcp-keys.ts';
+import { setTcpKeys } from './tcp-keys.ts';
+import { scopeIdOf } from './zones.ts';
 
-export interface ListenOptions {
+export interface ListenerOptions {
   /** IP address and port, or the path of a Unix socket. */
   readonly address?: string;
   readonly port?: number;
@@ -30,6 +32,8 @@ export interface ListenOptions {
   /** Lets all users connect to a Unix socket, beyond what umask(2) leaves. */
   readonly readableAll?: boolean;
   readonly writableAll?: boolean;
+  /** What signs the segments of the connections. */
+  readonly keys?: readonly TcpKey[];
 }
 
 export interface Listener {
@@ -52,7 +56,7 @@ const RETRY_MS = 100;
 
 /** Throws what bind(2) and listen(2) refuse. `accepted` owns the descriptors it is given. */
 export function listenTcp(
-  options: ListenOptions,
+  options: ListenerOptions,
   accepted: (fd: number, peer: SocketAddress) => void,
 ): Listener {
   const { fd, address } = open(options);
@@ -117,7 +121,7 @@ export function listenTcp(
   };
 }
 
-function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort }: ListenOptions): number {
+function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort, keys }: ListenerOptions): number {
   const isIpv6 = address.includes(':');
   const [host, zone] = address.split('%') as [string, string?];
   const fd = calls.socket(isIpv6 ? AF_INET6 : AF_INET, SOCK_STREAM);
@@ -126,6 +130,7 @@ function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort }: ListenOp
     if (reusePort === true) calls.setOption(fd, SOL_SOCKET, SO_REUSEPORT, 1);
     if (isIpv6) calls.setOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, ipv6Only === true ? 1 : 0);
     calls.bind(fd, host, port, scopeIdOf(zone));
+    if (keys !== undefined) setTcpKeys(fd, keys);
     return fd;
   } catch (error) {
     native().close(fd);
@@ -134,7 +139,7 @@ function bindIp({ address = '0.0.0.0', port = 0, ipv6Only, reusePort }: ListenOp
 }
 
 /** Bound and listening; the address is null for a Unix socket. */
-function open(options: ListenOptions): { fd: number; address: SocketAddress | null } {
+function open(options: ListenerOptions): { fd: number; address: SocketAddress | null } {
   const { path } = options;
   const fd = path === undefined ? bindIp(options) : bindPath(path, options);
   try {
@@ -156,7 +161,7 @@ function unlink(path: string): void {
   }
 }
 
-function bindPath(path: string, { readableAll, writableAll }: ListenOptions): number {
+function bindPath(path: string, { readableAll, writableAll }: ListenerOptions): number {
   const sockaddr = encodeSockaddrUn(path);
   const fd = calls.socket(AF_UNIX, SOCK_STREAM);
   const result = native().bind(fd, sockaddr);

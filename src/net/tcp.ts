@@ -29,6 +29,7 @@ import {
   SHUT_WR,
   SO_ERROR,
   SO_KEEPALIVE,
+  SO_LINGER,
   SO_REUSEADDR,
   SO_ZEROCOPY,
   SOCK_STREAM,
@@ -40,13 +41,22 @@ import {
   TCP_NODELAY,
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
-import { decodeSockaddr, encodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
+import {
+  decodeSockaddr,
+  encodeSockaddr,
+  SOCKADDR_BYTES,
+  type SocketAddress,
+  splitZone,
+} from '../wire/sockaddr.ts';
+import type { TcpKey } from '../wire/tcp-keys.ts';
 import { LINGER_MS, lingerClosed } from './closer.ts';
 import type { CopyCause, ZerocopyCounters } from './counters.ts';
 import { isLocalAddress, isLoopback } from './local.ts';
 import { forgetNaturalEnd, watchNaturalEnd } from './natural-end.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
+import { keysFor, setTcpKeys } from './tcp-keys.ts';
 import { type Lenders, ZerocopyEngine } from './zerocopy.ts';
+import { scopeIdOf } from './zones.ts';
 
 export interface TcpOptions {
   readonly mode: ZerocopyMode;
@@ -63,6 +73,10 @@ export interface TcpOptions {
   readonly unpacedLoopback?: boolean;
   /** Seconds idle, seconds between probes, and probes until a silent peer is dead. */
   readonly keepAlive?: { readonly idleS: number; readonly intervalS: number; readonly count: number };
+  /** What signs the segments of connections that are dialled; accepted ones have the listener's. */
+  readonly keys?: readonly TcpKey[];
+  /** This side has closed the channel, in whatever way: it holds no connection any more. Once for each channel made. */
+  readonly closed?: () => void;
 }
 
 export interface TcpHandler {
@@ -92,6 +106,7 @@ export class TcpChannel {
   readonly #sys: Native;
   readonly #engine: ZerocopyEngine;
   readonly #registration: Registration;
+  readonly #onClosed: (() => void) | undefined;
   #handler: TcpHandler;
   #connecting: boolean;
   #closed = false;
@@ -120,6 +135,7 @@ export class TcpChannel {
     this.#connecting = connecting;
     this.#readsToEagain = options.isUnix === true;
     this.#handler = handler;
+    this.#onClosed = options.closed;
     const canLend = configure(fd, options, remote.address);
     const policy = new ZerocopyPolicy({
       mode: canLend ? options.mode : 'off',
@@ -137,19 +153,25 @@ export class TcpChannel {
     this.#registration = reactor().add(fd, EVENTS, (events) => this.#onEvents(events));
   }
 
-  /** Opens a connection from `local` (port 0: any) to `remote`; connected() or failed() follows. Throws on a local failure. */
+  /**
+   * Opens a connection from `local` (port 0: any) to `remote`; connected() or failed() follows. Link-local addresses have their
+   * zone with them. Throws on a local failure.
+   */
   static dial(
     local: { address: string; port: number },
     remote: { address: string; port: number },
     options: TcpOptions,
     handler: TcpHandler,
   ): TcpChannel {
-    const target = encodeSockaddr(remote.address, remote.port);
-    const fd = calls.socketFor(remote.address, SOCK_STREAM);
+    const { host, zone } = splitZone(remote.address);
+    const target = encodeSockaddr(host, remote.port, scopeIdOf(zone));
+    const from = splitZone(local.address);
+    const fd = calls.socketFor(host, SOCK_STREAM);
     try {
+      if (options.keys !== undefined) setTcpKeys(fd, keysFor(options.keys, host));
       // Otherwise a fixed source port would be refused while an earlier connection is in TIME_WAIT.
       calls.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-      calls.bind(fd, local.address, local.port);
+      calls.bind(fd, from.host, local.port, scopeIdOf(from.zone));
       const result = native().connect(fd, target);
       if (result < 0 && result !== EINPROGRESS) {
         throw errnoError(result, 'connect', { address: remote.address, port: remote.port });
@@ -194,6 +216,10 @@ export class TcpChannel {
     const out = new Uint8Array(SOCKADDR_BYTES);
     const length = this.#sys.getsockname(this.#fd, out);
     return decodeSockaddr(out, Math.max(0, length));
+  }
+
+  get localPort(): number {
+    return this.#closed ? 0 : this.localEndpoint.port;
   }
 
   /** Whether a lent piece of this size should be sent by sendLent() now. */
@@ -335,6 +361,7 @@ export class TcpChannel {
     this.#registration.remove();
     forgetNaturalEnd(this);
     lingerClosed(this.#sys, this.#fd, this.#engine, how, ended, lingerMs);
+    this.#onClosed?.();
   }
 
   #sent(n: number): number {
@@ -414,3 +441,12 @@ export function refuse(fd: number, isIp: boolean): SocketAddress | null {
   native().close(fd);
   return local;
 }
+
+/** Closes an accepted descriptor by a reset, which leaves nothing behind: neither TIME_WAIT nor bytes to be delivered. */
+export function refuseAtOnce(fd: number): void {
+  native().setsockopt(fd, SOL_SOCKET, SO_LINGER, LINGER_ZERO);
+  native().close(fd);
+}
+
+/** struct linger { on, seconds }. */
+const LINGER_ZERO = new Uint8Array(Int32Array.of(1, 0).buffer);

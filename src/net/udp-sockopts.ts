@@ -8,8 +8,8 @@ import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
 import { AF_INET6, IPPROTO_IP, IPPROTO_IPV6, SO_BROADCAST, SOL_SOCKET } from '../sys/constants.ts';
 import { encodeSockaddr, IP_BYTES, parseIp } from '../wire/sockaddr.ts';
-import { scopeIdOf } from './local.ts';
 import type { UdpType } from './udp-target.ts';
+import { scopeIdOf } from './zones.ts';
 
 /** Options that exist once per family: linux/in.h and linux/in6.h. */
 const numbers = {

@@ -9,7 +9,8 @@
 import { isIPv4, isIPv6 } from 'node:net';
 import { AF_INET6 } from '../sys/constants.ts';
 import { encodeSockaddr, isUnspecified, parseIp } from '../wire/sockaddr.ts';
-import { isLocalAddress, scopeIdOf } from './local.ts';
+import { isLocalAddress } from './local.ts';
+import { scopeIdOf } from './zones.ts';
 
 export type UdpType = 'udp4' | 'udp6';
 

@@ -66,6 +66,15 @@ export function parseIp(text: string): Uint8Array {
   return bytes;
 }
 
+/**
+ * An address and its zone (RFC 4007 section 11), the name or the number of an interface: `fe80::1%eth0`. Without one `zone` is
+ * undefined. Only splits: neither part is looked at.
+ */
+export function splitZone(text: string): { host: string; zone: string | undefined } {
+  const at = text.indexOf('%');
+  return at < 0 ? { host: text, zone: undefined } : { host: text.slice(0, at), zone: text.slice(at + 1) };
+}
+
 /** Canonical text of the 16-byte form. */
 export function formatIp(bytes: Uint8Array): Ip {
   if (bytes.length !== IP_BYTES)
@@ -192,4 +201,9 @@ export function isUnspecified(ip: Uint8Array): boolean {
 /** Neither unspecified, multicast nor the IPv4 broadcast address. */
 export function isUnicast(ip: Uint8Array): boolean {
   return !isUnspecified(ip) && (isMapped(ip) ? ip[12]! < 224 : ip[0] !== 0xff);
+}
+
+/** fe80::/10: means an address only together with a zone (RFC 4291 section 2.5.6). */
+export function isLinkLocal(ip: Uint8Array): boolean {
+  return ip[0] === 0xfe && ((ip[1] as number) & 0xc0) === 0x80;
 }

@@ -7,9 +7,11 @@ import {
   decodeSockaddr,
   encodeSockaddr,
   formatIp,
+  isLinkLocal,
   isMapped,
   parseIp,
   SOCKADDR_BYTES,
+  splitZone,
 } from '../../src/wire/sockaddr.ts';
 
 if (process.env.FC_SEED !== undefined) fc.configureGlobal({ seed: Number(process.env.FC_SEED) });
@@ -135,5 +137,32 @@ describe('socket addresses', () => {
       assert.throws(() => encodeSockaddr('127.0.0.1', bad), RangeError);
     }
     assert.throws(() => encodeSockaddr('::1', 1, 0, AF_INET), { code: 'EINVAL' });
+  });
+});
+
+describe('zones', () => {
+  it('are what stands behind the first percent sign', () => {
+    assert.deepEqual(splitZone('fe80::1%eth0'), { host: 'fe80::1', zone: 'eth0' });
+    assert.deepEqual(splitZone('fe80::1'), { host: 'fe80::1', zone: undefined });
+    assert.deepEqual(splitZone('fe80::1%'), { host: 'fe80::1', zone: '' });
+    assert.deepEqual(splitZone('fe80::1%a%b'), { host: 'fe80::1', zone: 'a%b' });
+    assert.throws(() => parseIp('fe80::1%eth0'), { code: 'EINVAL' });
+  });
+
+  it('are needed by fe80::/10 alone', () => {
+    for (const text of ['fe80::', 'fe80::1', 'febf:ffff::1']) assert.ok(isLinkLocal(parseIp(text)), text);
+    for (const text of ['fe7f::1', 'fec0::1', 'ff02::1', '::1', '169.254.0.1']) {
+      assert.ok(!isLinkLocal(parseIp(text)), text);
+    }
+  });
+
+  it('travel with the address in sockaddr_in6', () => {
+    fc.assert(
+      fc.property(fc.nat(0x7fffffff), port, (scopeId, number) => {
+        const bytes = encodeSockaddr('fe80::1', number, scopeId);
+        const expected = { address: 'fe80::1', port: number, family: AF_INET6, scopeId };
+        assert.deepEqual(decodeSockaddr(bytes, bytes.length), expected);
+      }),
+    );
   });
 });
