@@ -6,6 +6,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { RdsNode } from '../rds/index.ts';
+import { showThisProgram } from './rds/shown.ts';
 import { runActive } from './stress/active.ts';
 import { Ending } from './stress/ending.ts';
 import { parseSettings, stressCommand } from './stress/options.ts';
@@ -24,6 +25,7 @@ async function main(args: readonly string[]): Promise<number> {
     loadAddon,
     json: (summary) => process.stdout.write(`${JSON.stringify(summary)}\n`),
   };
+  showThisProgram();
   // The first signal ends the run with its summary; the second, of an impatient user, the program.
   const interrupt = (): void => {
     if (ending.reason === 'interrupt') process.exit(130);

@@ -59,7 +59,8 @@ export interface TcpSocketInfo {
   readonly dataBytesLeft: number;
   /**
    * Positions in the stream sent, modulo 2^32: where the last message began, what the peer's TCP will have acknowledged when it
-   * has all of it, and what it was last seen to have acknowledged. The kernel counts from TCP's initial sequence number, this library from 0.
+   * has all of it, and what it was last seen to have acknowledged. The kernel counts from TCP's initial sequence number; this library counts from 0, and
+   * the three are equal when nothing is on its way.
    */
   readonly lastSentNext: number;
   readonly lastExpectedUna: number;

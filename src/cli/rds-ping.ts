@@ -1,0 +1,143 @@
+#!/usr/bin/env node
+/**
+ * `rds-ping`: whether an address can be reached over RDS, and how fast, with the options and the lines of rds-tools. Pings go to RDS port
+ * 0, which the other side's RDS answers itself: a kernel's, or a zerotx node's.
+ */
+import { setTimeout as delay } from 'node:timers/promises';
+import { Command, InvalidArgumentError } from 'commander';
+import { RdsNode, type RdsSocket } from '../rds/index.ts';
+import { printable, printableJsonLine } from './printable.ts';
+import { Pings } from './rds/pings.ts';
+import { showThisProgram } from './rds/shown.ts';
+import { resolveHost, sourceFor } from './rds/source-address.ts';
+import { runTool } from './terminal.ts';
+import type { Tool } from './tool.ts';
+
+interface Options {
+  readonly c?: number;
+  readonly i: number;
+  readonly I?: string;
+  readonly wait: number;
+  readonly json?: boolean;
+}
+
+const SOCKETS = 8;
+const COUNT_MAX = 2 ** 31 - 1;
+/** rds-tools' own: a microsecond more than a second. */
+const INTERVAL_MS = 1000.001;
+const WAIT_MS = 5000;
+
+const help = `
+Times are seconds, or have a unit: 0.5, 200ms, 200msec, 50us, 50usec. The first answer includes setting up the connection. A ping
+is left out while all ${SOCKETS} sockets wait for an answer.
+
+Examples:
+  rds-ping 192.0.2.7
+  rds-ping -c 3 -i 200ms -I 127.0.0.2 127.0.0.1
+
+Exit codes: 0 at least one answer came, 1 none did or something failed, 2 the command line is wrong.`;
+
+await runTool('rds-ping', (tool) => {
+  const command: Command = new Command('rds-ping')
+    .description('Ping an address over RDS.')
+    .argument('<address>', 'an IP address or a name')
+    .option('-c <count>', 'end after so many pings', parseCount)
+    .option('-i <interval>', 'time between two pings', parseTime, INTERVAL_MS)
+    .option('-I <address>', 'ping from this address of this host')
+    .option('-Q <tos>', 'refused: RDS over TCP has no type of service')
+    .option('-W, --wait <time>', 'wait so long for the last answers', parseTime, WAIT_MS)
+    .option('--json', 'print a line of JSON for each answer, and one for all')
+    .helpOption('-h, --help', 'print this help')
+    .allowExcessArguments(false)
+    .addHelpText('after', help)
+    .action((address: string, options: Options & { readonly Q?: string }) => {
+      if (options.Q !== undefined) command.error('error: -Q: RDS over TCP has no type of service');
+      return run(tool, address, options);
+    });
+  return command;
+});
+
+function parseCount(text: string): number {
+  const count = Number(text);
+  if (/^\d+$/.test(text) && count >= 1 && count <= COUNT_MAX) return count;
+  throw new InvalidArgumentError('not a number of pings.');
+}
+
+/** Milliseconds. */
+function parseTime(text: string): number {
+  const [, number, unit = 's'] = /^(\d+(?:\.\d*)?|\.\d+)(s|ms|msec|us|usec)?$/.exec(text) ?? [];
+  const ms = Number(number) * ({ s: 1000, ms: 1, msec: 1, us: 0.001, usec: 0.001 }[unit] ?? 0);
+  if (ms > 0 && ms <= COUNT_MAX) return ms;
+  throw new InvalidArgumentError('not a time.');
+}
+
+async function run(tool: Tool, host: string, options: Options): Promise<void> {
+  tool.endsOnBrokenPipe = true;
+  const to = await resolveHost(host);
+  const from = options.I === undefined ? await sourceFor(to) : await resolveHost(options.I);
+  showThisProgram();
+  const node = await RdsNode.open({ address: from });
+  try {
+    await ping(tool, node, to, options);
+  } finally {
+    await node.close();
+  }
+}
+
+async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Promise<void> {
+  node.on('warning', ({ event, address, detail }) => {
+    tool.error(`rds-ping: ${event}: ${printable(address)}: ${printable(detail)}`);
+  });
+  const pings = new Pings(SOCKETS);
+  const answered = new AbortController();
+  const sockets = Array.from({ length: SOCKETS }, () => node.bind(0));
+  sockets.forEach((socket, at) => {
+    socket.on('readable', () => {
+      while (socket.recvmsg() !== null) report(tool, pings, at, to, options);
+      if (pings.sent === options.c && pings.waiting === 0) answered.abort();
+    });
+  });
+  await send(tool, pings, sockets, to, options);
+  if (options.c !== undefined && pings.waiting > 0 && !tool.signal.aborted) {
+    await pause(options.wait, AbortSignal.any([tool.signal, answered.signal]));
+  }
+  const sums = pings.sums();
+  if (options.json === true) tool.line(printableJsonLine({ to, from: node.address, ...sums }));
+  else {
+    const { sent, received, skipped, minUs, averageUs, maxUs } = sums;
+    const left = skipped > 0 ? `, ${skipped} left out` : '';
+    const times = [minUs, averageUs, maxUs].map(Math.round).join('/');
+    tool.line('');
+    tool.line(
+      `${sent} sent, ${received} answered${left}${received > 0 ? `; min/avg/max ${times} usec` : ''}`,
+    );
+  }
+  // A signal is the usual end of a ping without -c.
+  tool.exitCode = sums.received > 0 ? 0 : 1;
+}
+
+async function send(
+  tool: Tool,
+  pings: Pings,
+  sockets: readonly RdsSocket[],
+  to: string,
+  { c: count = Number.POSITIVE_INFINITY, i: intervalMs }: Options,
+): Promise<void> {
+  while (!tool.signal.aborted) {
+    const at = pings.next(performance.now() * 1000);
+    if (at !== null) sockets[at]?.sendmsg(new Uint8Array(0), { address: to, port: 0 });
+    if (pings.sent >= count) return;
+    await pause(intervalMs, tool.signal);
+  }
+}
+
+function report(tool: Tool, pings: Pings, at: number, to: string, { json }: Options): void {
+  const { id, us, duplicate } = pings.answered(at, performance.now() * 1000);
+  if (json === true) tool.line(printableJsonLine({ id, us: Math.round(us), duplicate, address: to }));
+  else tool.line(` ${String(id).padStart(3)}: ${Math.round(us)} usec${duplicate ? ' DUP!' : ''}`);
+}
+
+/** Until the time is over or the signal fires. */
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  await delay(ms, undefined, { signal }).catch(() => {});
+}

@@ -1,0 +1,86 @@
+/**
+ * RDS through the control socket of the process (net/control.ts): what its nodes show, list by list, for rds-info.
+ *
+ *   {"get":"rds"}                            {...,"nodes":["127.0.0.1"],"counters":{...}}
+ *   {"get":"rds","list":"connections"}       {...,"records":[...],"leftOut":0}
+ *
+ * Counters are added up over the nodes, as a kernel has one set for all its addresses. A list has 8,192 records at most, so
+ * that an answer stays below the limit of a line.
+ */
+import { ZerotxError } from '../core/errors.ts';
+import { showThroughControl } from '../net/control.ts';
+import { askControl, type ControlAnswer } from '../net/control-client.ts';
+import type { RdsInfo } from './info.ts';
+import { countersFromJson, fromJson, INFO_LISTS, type InfoLists, toJson } from './info-records.ts';
+
+export const LISTED_MAX = 8192;
+
+/** What is asked of a node. */
+export interface ShownNode {
+  readonly address: string;
+  info(options?: { readonly limit?: number }): RdsInfo;
+}
+
+/** Shows the nodes of this thread from now on, whichever they are at the time. */
+export function showNodes(nodes: () => Iterable<ShownNode>): void {
+  showThroughControl('rds', ({ list }) => {
+    const infos = [...nodes()].map((node) => ({
+      address: node.address,
+      info: node.info({ limit: LISTED_MAX }),
+    }));
+    if (list === undefined) {
+      return {
+        nodes: infos.map(({ address }) => address),
+        counters: summed(infos.map(({ info }) => info.counters)),
+      };
+    }
+    const known = INFO_LISTS.find((one) => one === list);
+    if (known === undefined) throw new ZerotxError('EINVAL', `list: one of ${INFO_LISTS.join(', ')}`);
+    const records: object[] = infos.flatMap(({ info }): readonly object[] => info[known]);
+    const unlisted = known.endsWith('Queue') ? infos.reduce((sum, { info }) => sum + info.leftOut, 0) : 0;
+    const leftOut = unlisted + Math.max(0, records.length - LISTED_MAX);
+    return { records: toJson(records.slice(0, LISTED_MAX)), leftOut };
+  });
+}
+
+export interface RdsSummaryAnswer extends ControlAnswer {
+  /** Addresses of the nodes. */
+  readonly nodes: readonly string[];
+  readonly counters: Readonly<Record<string, number>>;
+}
+
+export interface RdsListAnswer<L extends keyof InfoLists> extends ControlAnswer {
+  readonly records: InfoLists[L];
+  /** Further ones, that the program did not list. */
+  readonly leftOut: number;
+}
+
+/**
+ * Nodes and counters of the program behind this control socket. Rejects with ECONNREFUSED or ENOENT if no program listens
+ * there, EACCES if it is another user's, ETIMEDOUT if it does not answer, EPROTO if what answers speaks another language
+ * or has no RDS.
+ */
+export async function askRds(path: string): Promise<RdsSummaryAnswer> {
+  const { from, body } = await askControl(path, { get: 'rds' });
+  const nodes: unknown = body.nodes;
+  if (!Array.isArray(nodes)) throw new ZerotxError('EPROTO', 'the answer has no nodes');
+  return { ...from, nodes: nodes.map((node) => String(node)), counters: countersFromJson(body.counters) };
+}
+
+/** One list of what RDS_INFO_* shows, of all nodes of the program behind this control socket. Rejects as askRds(). */
+export async function askRdsList<L extends keyof InfoLists>(
+  path: string,
+  list: L,
+): Promise<RdsListAnswer<L>> {
+  const { from, body } = await askControl(path, { get: 'rds', list });
+  const leftOut = typeof body.leftOut === 'number' ? body.leftOut : 0;
+  return { ...from, records: fromJson(list, body.records), leftOut };
+}
+
+function summed(all: readonly Readonly<Record<string, number>>[]): Record<string, number> {
+  const sums: Record<string, number> = {};
+  for (const counters of all) {
+    for (const [name, count] of Object.entries(counters)) sums[name] = (sums[name] ?? 0) + count;
+  }
+  return sums;
+}
