@@ -47,7 +47,8 @@ test('it has every class, limit, event, option and counter of zerotx/rds', () =>
   const internal = new Set(
     [
       'constructor roomMade cancel checkAcks congestionNews deliver deliverLocally destination emitEvents',
-      'eventsDue forget held lane laneClosed paused peers receiveLocally sequenceBase unbind uncharge waitsForBudget warn',
+      'canonical epochMs remote unread',
+      'eventsDue forget held paused peer peerClosed peers receiveLocally sequenceBase unbind uncharge waitsForBudget warn',
     ]
       .join(' ')
       .split(' '),
@@ -102,7 +103,7 @@ test('api-vhost.md has every class, member, option, event and counter of its thr
   // Between the parts of the library.
   const queues =
     'begin start reserve fits unreserve submit flush interrupt resume end unblock lend gather receiver from';
-  const handlers = 'up lost deliver writable error';
+  const handlers = 'up lost ended deliver writable error';
   for (const [door, internal] of [
     ['vhost', queues],
     ['ports', handlers],

@@ -6,6 +6,8 @@
  */
 import { clearPort, createMap, setPort, testPort } from '../wire/rds-congestion.ts';
 
+const emptyMap: Uint8Array = createMap();
+
 /** The map of an address of ours: what its peers are told. */
 export class LocalMap {
   readonly bits: Uint8Array = createMap();
@@ -18,6 +20,10 @@ export class LocalMap {
 
   congested(port: number): boolean {
     return testPort(this.bits, port);
+  }
+
+  get isEmpty(): boolean {
+    return Buffer.compare(this.bits, emptyMap) === 0;
   }
 
   /** Updates the bit of `port` for `queuedBytes` against `limitBytes`. */
@@ -37,11 +43,15 @@ export class LocalMap {
   }
 }
 
-/** The map of a peer, as it last told. Empty until the first one comes. */
+/** The map of a peer, as it last told. Empty until the first one comes, and then mostly, too: so it is kept only while it is not. */
 export class PeerMap {
   #bits: Uint8Array | null = null;
 
   replace(map: Uint8Array): void {
+    if (Buffer.compare(map, emptyMap) === 0) {
+      this.#bits = null;
+      return;
+    }
     this.#bits ??= createMap();
     this.#bits.set(map);
   }

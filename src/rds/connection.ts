@@ -1,5 +1,5 @@
 /**
- * One RDS connection (a pair of addresses) with its one lane: who dials, when to send, what a loss means. It does no I/O
+ * One lane of the connection between two addresses: who dials, when to send, what a loss means. It does no I/O
  * and has no clock: events come in with `now`, wishes go out through ConnectionHost, bytes through `sender` and
  * `receiver`, and `deadline()` says when tick() wants to be called.
  *
@@ -12,7 +12,10 @@
  *   established, and sends nothing on it; the dialler resets a poke and dials (rds_tcp_accept_one).
  * - `confirmed`: the dialler counts no acknowledgement and sends no data before the peer's first byte, because an acceptor
  *   without a free lane may reset after its TCP has acknowledged. The acceptor is confirmed at once.
- * - The gate: data waits until the peer has answered a probe of this process (see handshake.ts).
+ * - The gate: each connection begins with the map, what was begun on an earlier one, and a probe. Everything else waits until the peer
+ *   has answered that (`settled`). So the peer knows this generation, and this side the peer's, before anything new is sent, and what came
+ *   before the probe has been taken in before anything can go another way.
+ * - Lane 0 goes first; the peer (peer.ts) says when the others may be dialled.
  * - A second inbound connection means that the peer has lost the first: it waits while the first is drained, then takes
  *   its place. Nothing that may hold data is reset.
  * - Back-off: the first attempt is immediate, then uniformly random in [0, cur), cur doubling from 1 ms to 1 s; cur
@@ -22,9 +25,9 @@
  * one call: the host's wishes are requests, answered by later events.
  */
 import type { RdsCounters } from './counters.ts';
-import { HANDSHAKE_TIMEOUT_MS, type Handshake } from './handshake.ts';
+import { HANDSHAKE_TIMEOUT_MS } from './handshake.ts';
 import type { LaneReceiver } from './receiver.ts';
-import type { LaneSender } from './sender.ts';
+import type { Gate, LaneSender } from './sender.ts';
 
 export interface ConnectionHost {
   /** Open a connection to the peer; dialed() or dialFailed() answers. */
@@ -43,6 +46,18 @@ export interface ConnectionHost {
   adoptNext(): void;
   /** Something can be sent. */
   wake(): void;
+  /** May this lane be dialled now. */
+  mayDial(): boolean;
+  /** Somebody else needs this lane to be up. */
+  needed(): boolean;
+  /** A connection of this lane begins with our map. */
+  opensWithMap(): boolean;
+  /** Extension headers for the probe that opens a connection. */
+  opening(): Uint8Array;
+  /** How long data waits for the answer to it. */
+  patienceMs(): number;
+  /** It was not answered in that time: settle() is to be called. */
+  unanswered(): void;
   peerUp(): void;
   peerDown(reason: string): void;
   /** shutdown() is complete. */
@@ -60,10 +75,12 @@ export type ConnectionState = 'down' | 'dialing' | 'up' | 'draining' | 'closed';
 const PONGS_QUEUED_MAX = 64;
 const DRAIN_MS = 5000;
 const DIAL_TIMEOUT_MS = 10_000;
-/** A peer that accepts and says nothing (a 7.x acceptor may keep us waiting for its lane for some seconds). */
+/** A peer that connects or accepts and says nothing (a 7.x acceptor may keep us waiting for its lane for some seconds). */
 const CONFIRM_TIMEOUT_MS = 30_000;
 const BACKOFF_MIN_MS = 1;
 const BACKOFF_MAX_MS = 1000;
+/** For a peer that never spoke, and is dialled only because it has poked: anybody can do that, from many addresses. */
+const STRANGER_BACKOFF_MAX_MS = 30_000;
 /** A connection that lasted this long was a good one: the next attempt is immediate. */
 const LASTED_MS = 50;
 
@@ -73,7 +90,6 @@ export class RdsConnection {
   confirmed = false;
   readonly sender: LaneSender;
   readonly receiver: LaneReceiver;
-  readonly handshake: Handshake;
   readonly #host: ConnectionHost;
   readonly #counters: RdsCounters;
   readonly #random: () => number;
@@ -84,16 +100,20 @@ export class RdsConnection {
   #upSinceMs = 0;
   #downSinceMs: number;
   #wasUp = false;
+  /** The peer has said something on this connection; on any, or on lane 0. */
+  #heard = false;
+  #isKnown = false;
   #peerAtEnd = false;
   #shuttingDown = false;
   #announced = false;
   #probeOutstanding = false;
+  #settled = false;
   #wanted = false;
 
   /** It begins down, at `now`. */
   constructor(
     options: ConnectionOptions,
-    parts: { sender: LaneSender; receiver: LaneReceiver; handshake: Handshake; counters: RdsCounters },
+    parts: { sender: LaneSender; receiver: LaneReceiver; counters: RdsCounters },
     host: ConnectionHost,
     now = 0,
   ) {
@@ -102,7 +122,6 @@ export class RdsConnection {
     this.#random = options.random;
     this.sender = parts.sender;
     this.receiver = parts.receiver;
-    this.handshake = parts.handshake;
     this.#counters = parts.counters;
     this.#host = host;
   }
@@ -112,15 +131,29 @@ export class RdsConnection {
     return this.state === 'up';
   }
 
-  /** Only maps and probes may be written. */
-  get gateClosed(): boolean {
-    return !this.confirmed || !this.handshake.proven;
+  get gate(): Gate {
+    if (!this.confirmed) return 'probes';
+    return this.#settled ? 'open' : 'resent';
+  }
+
+  /** The peer has answered the probe of this connection, or had the time to. */
+  get settled(): boolean {
+    return this.#settled && this.state === 'up';
+  }
+
+  /** There is no connection. */
+  get isAway(): boolean {
+    return this.state === 'down' || this.state === 'dialing';
+  }
+
+  /** It is down, and has something to say. */
+  get waits(): boolean {
+    return this.state === 'down' && !this.sender.idle;
   }
 
   /** Nothing is queued, and there has been no connection for `forMs`: the peer's place may be given to another. */
   isForgotten(now: number, forMs: number): boolean {
-    const away = this.state === 'down' || this.state === 'dialing';
-    return away && this.sender.idle && now - this.#downSinceMs >= forMs;
+    return this.isAway && this.sender.idle && now - this.#downSinceMs >= forMs;
   }
 
   /** When tick() wants to be called; Infinity for never. */
@@ -131,25 +164,29 @@ export class RdsConnection {
 
   tick(now: number): void {
     if (this.#wantsDial() && now >= this.#nextDialMs) this.#dial(now);
-    if (now >= this.#gateDeadlineMs) this.#openGate();
+    if (now >= this.#gateDeadlineMs) this.#giveUpWaiting(now);
     if (now < this.#deadlineMs) return;
     if (this.state === 'dialing') this.dialFailed(now);
     else if (this.state === 'draining') {
       // What the peer sent may not be dropped, and may not be read now: the peer waits, and so do we.
-      if (this.#host.heldBack()) this.#deadlineMs = now + DRAIN_MS;
+      if (this.#host.heldBack() && !this.#peerAtEnd) this.#deadlineMs = now + DRAIN_MS;
       else this.#finishDrop(now, 'close');
-    } else if (this.state === 'up') this.#finishDrop(now, 'reset');
+    } else if (this.state === 'up') this.#silent(now);
   }
 
   /** Something was queued: dial if that is needed. */
   queued(now: number): void {
     if (this.state === 'up') this.#host.wake();
-    else this.tick(now);
+    else {
+      this.#sooner(now);
+      this.tick(now);
+    }
   }
 
   /** The program has something to say and cannot even queue it: see that the peer is connected until it sends a map. */
   wanted(now: number): void {
     this.#wanted = true;
+    this.#sooner(now);
     this.tick(now);
   }
 
@@ -210,7 +247,11 @@ export class RdsConnection {
 
   /** The first bytes of the peer on this connection. */
   receivedFirst(now: number): void {
-    if (this.state === 'up' && !this.confirmed) this.#confirm(now);
+    if (this.#heard || this.state !== 'up') return;
+    this.#heard = true;
+    this.#isKnown = true;
+    this.#deadlineMs = Number.POSITIVE_INFINITY;
+    if (!this.confirmed) this.#confirm(now);
   }
 
   /** Reading is not held back any more: what the peer sent meanwhile takes its time. */
@@ -227,7 +268,7 @@ export class RdsConnection {
       return;
     }
     this.#startDrain(now, 'the peer closed the connection');
-    this.#settled(now, this.#host.ackedBytes());
+    this.#endIfDrained(now, this.#host.ackedBytes());
   }
 
   /** The channel failed, and everything before the failure was read. */
@@ -258,31 +299,67 @@ export class RdsConnection {
     // Before its first byte the peer may not have adopted the connection, whatever its TCP says.
     if (!this.confirmed) return 0;
     const messages = this.sender.acked(bytes);
-    this.#settled(now, bytes);
+    this.#endIfDrained(now, bytes);
     return messages;
   }
 
-  /** A probe came; `isPing` ones are answered first (rds_recv_incoming: pong, then extensions). */
-  probe(isPing: boolean, bytes: Uint8Array, extensionsOffset: number): void {
-    if (isPing) {
-      this.#counters.recv_ping += 1;
-      this.#pong(1, this.handshake.extensions, this.handshake.proven ? null : this.handshake.pongSeq);
-    } else {
-      this.#probeOutstanding = false;
-      if (!this.handshake.proven) this.#openGate();
-    }
-    if (this.handshake.read(bytes, extensionsOffset)) {
-      this.#counters.peer_restarts += 1;
-      this.receiver.forgetSequence();
-      this.sender.generationChanged();
-    }
+  /** Sends a probe, unless one is on its way. */
+  sendProbe(extensions: Uint8Array): void {
+    if (this.#probeOutstanding || this.state !== 'up') return;
+    this.#probeOutstanding = true;
+    this.sender.queueControl(1, 0, extensions, !this.#settled);
     this.#host.wake();
+  }
+
+  /** A probe's pong came; false if none was asked for. */
+  answered(): boolean {
+    const was = this.#probeOutstanding;
+    this.#probeOutstanding = false;
+    return was;
+  }
+
+  /** Answers the peer's probe. */
+  answer(extensions: Uint8Array): void {
+    this.#counters.recv_ping += 1;
+    this.#pong(1, extensions);
+  }
+
+  /** The probe of this connection is answered, or was waited for in vain: all may be sent. */
+  settle(): void {
+    if (this.state !== 'up') return;
+    this.#settled = true;
+    this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
+    this.#host.wake();
+  }
+
+  /** Nothing new is sent before the peer has answered another probe. */
+  unsettle(now: number): void {
+    if (!this.settled) return;
+    this.#settled = false;
+    if (this.confirmed) this.#gateDeadlineMs = now + this.#host.patienceMs();
+    this.sendProbe(this.#host.opening());
+  }
+
+  /** The peer is another one by now: what its connection still holds is read, and then it is gone. */
+  abandon(now: number, reason: string): void {
+    if (this.state === 'dialing') {
+      this.state = 'down';
+      this.#deadlineMs = Number.POSITIVE_INFINITY;
+      this.#host.closeChannel('reset');
+    } else this.failed(now, reason);
+  }
+
+  /** The lane is to be up from now on: for whoever dials. */
+  keepUp(now: number): void {
+    this.#wasUp = true;
+    this.#isKnown = true;
+    this.tick(now);
   }
 
   /** A user's ping from `sport`: answered behind what is queued, unless that port of the peer is congested. */
   ping(sport: number, congested: boolean): void {
     this.#counters.recv_ping += 1;
-    if (!congested) this.#pong(sport, null, null);
+    if (!congested) this.#pong(sport, null);
   }
 
   /** No more connections: drains the current one and then stays closed. */
@@ -296,9 +373,9 @@ export class RdsConnection {
   }
 
   #wantsDial(): boolean {
-    if (this.state !== 'down' || this.#shuttingDown) return false;
+    if (this.state !== 'down' || this.#shuttingDown || !this.#host.mayDial()) return false;
     // The dialler restores what was up; the other side needs the peer only while it has something to say.
-    return this.#wanted || !this.sender.idle || (this.dials && this.#wasUp);
+    return this.#wanted || !this.sender.idle || (this.dials && this.#wasUp) || this.#host.needed();
   }
 
   #dial(now: number): void {
@@ -311,57 +388,64 @@ export class RdsConnection {
   #poked(now: number): void {
     if (this.state === 'down') {
       this.#wasUp = true;
+      this.#sooner(now);
       if (now >= this.#nextDialMs) this.#dial(now);
-    } else if (this.state === 'up' && this.confirmed) this.#sendProbe();
+    } else if (this.state === 'up' && this.confirmed) this.sendProbe(this.#host.opening());
   }
 
   #enterUp(now: number, confirmed: boolean): void {
     this.state = 'up';
     this.confirmed = false;
+    this.#heard = false;
     this.#peerAtEnd = false;
     this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
     this.#upSinceMs = now;
     this.#wasUp = true;
     this.#probeOutstanding = false;
-    this.sender.queueMap();
-    this.#sendProbe();
+    this.#settled = false;
+    if (this.#host.opensWithMap()) this.sender.queueMap();
+    this.sendProbe(this.#host.opening());
     if (confirmed) this.#confirm(now);
     else this.#host.wake();
   }
 
+  /** Established for long, and not a byte: an RDS peer sends its map, or answers our probe. Nobody holds a lane for nothing. */
+  #silent(now: number): void {
+    if (this.confirmed && this.#host.heldBack()) {
+      // It may have spoken: nothing is read now.
+      this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
+      return;
+    }
+    this.#counters.conn_silent += 1;
+    this.#announceDown('the peer said nothing');
+    // An acceptor looks once more, in case that this process stood still: the peer's TCP takes what came for delivered.
+    this.#finishDrop(now, this.confirmed ? 'close' : 'reset');
+  }
+
   #confirm(now: number): void {
     this.confirmed = true;
-    this.#deadlineMs = Number.POSITIVE_INFINITY;
-    if (!this.handshake.proven) this.#gateDeadlineMs = now + HANDSHAKE_TIMEOUT_MS;
+    this.#gateDeadlineMs = now + this.#host.patienceMs();
     this.#announced = true;
     this.#host.peerUp();
     this.#host.wake();
   }
 
-  /** Unproven: with the reserved number, before everything. Proven: behind what must be sent again, in number order. */
-  #sendProbe(): void {
-    if (this.#probeOutstanding) return;
-    this.#probeOutstanding = true;
-    const seq = this.handshake.proven ? null : this.handshake.pingSeq;
-    this.sender.queueControl(1, 0, this.handshake.extensions, seq);
-    this.#host.wake();
-  }
-
   /** A peer that pings and does not read gets no more than this many pongs queued. */
-  #pong(dport: number, extensions: Uint8Array | null, seq: { hi: number; lo: number } | null): void {
+  #pong(dport: number, extensions: Uint8Array | null): void {
     if (this.sender.controlQueued >= PONGS_QUEUED_MAX) {
       this.#counters.pong_drop_full += 1;
       return;
     }
     this.#counters.send_pong += 1;
-    this.sender.queueControl(0, dport, extensions, seq);
+    this.sender.queueControl(0, dport, extensions, extensions !== null && !this.#settled);
     this.#host.wake();
   }
 
-  #openGate(): void {
-    this.handshake.proven = true;
-    this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
-    this.#host.wake();
+  #giveUpWaiting(now: number): void {
+    // While this side does not read, the peer cannot be blamed.
+    const isBlameless = this.#host.heldBack();
+    this.#gateDeadlineMs = isBlameless ? now + HANDSHAKE_TIMEOUT_MS : Number.POSITIVE_INFINITY;
+    if (!isBlameless) this.#host.unanswered();
   }
 
   #startDrain(now: number, reason: string): void {
@@ -374,19 +458,20 @@ export class RdsConnection {
   }
 
   /** Drained: the peer has nothing more to say, and all that was written to it has arrived. */
-  #settled(now: number, ackedBytes: number): void {
+  #endIfDrained(now: number, ackedBytes: number): void {
     if (this.state !== 'draining' || !this.#peerAtEnd || ackedBytes < this.sender.writtenBytes) return;
     this.#finishDrop(now, 'close');
   }
 
   #finishDrop(now: number, how: 'close' | 'reset'): void {
     this.#announceDown('connection lost');
-    // Settle: what the peer's TCP has need not be sent again. After the state, so that settled() does not come back here.
+    // Settle: what the peer's TCP has need not be sent again. After the state, so that #endIfDrained() does not come back here.
     this.state = 'down';
     this.#downSinceMs = now;
     if (how === 'close' && !this.#peerAtEnd) this.#host.readRest();
     if (this.confirmed) this.sender.acked(this.#host.ackedBytes());
     this.#counters.conn_reset += 1;
+    this.#settled = false;
     this.#deadlineMs = Number.POSITIVE_INFINITY;
     this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
     const lasted = this.confirmed && now - this.#upSinceMs >= LASTED_MS;
@@ -408,7 +493,16 @@ export class RdsConnection {
 
   #backOff(now: number): void {
     this.#nextDialMs = now + this.#random() * this.#backoffMs;
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, BACKOFF_MIN_MS), BACKOFF_MAX_MS);
+    const isStranger = !this.#isKnown && !this.#wanted && this.sender.idle;
+    const maxMs = isStranger ? STRANGER_BACKOFF_MAX_MS : BACKOFF_MAX_MS;
+    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, BACKOFF_MIN_MS), maxMs);
+  }
+
+  /** There is more reason to dial than a poke long ago. */
+  #sooner(now: number): void {
+    if (this.#backoffMs <= BACKOFF_MAX_MS) return;
+    this.#backoffMs = BACKOFF_MAX_MS;
+    this.#nextDialMs = Math.min(this.#nextDialMs, now + this.#random() * BACKOFF_MAX_MS);
   }
 
   #announceDown(reason: string): void {

@@ -69,8 +69,22 @@ export interface RdsCounters {
   peer_restarts: number;
   /** Times a peer's lane was not read because too much was held for it. */
   recv_held_back: number;
-  /** Inbound connections refused: over the limit, or from an address of this process. */
+  /** Connections given up because the peer never said anything on them. */
+  conn_silent: number;
+  /** Inbound connections refused before they came to a peer, in all; and for which reason (rds/admission.ts). */
   accept_refused: number;
+  /** Their address is not in `allow`. */
+  accept_refused_allow: number;
+  /** limits.connections were open. */
+  accept_refused_connections: number;
+  /** limits.peers were known, and none could be forgotten. */
+  accept_refused_peers: number;
+  /** They came from an address of this process, but not from its node there. */
+  accept_refused_local: number;
+  /** Too many connections of their address waited for a lane. */
+  accept_refused_waiting: number;
+  /** The node was closing. */
+  accept_refused_closing: number;
   /** Inbound connections closed because this side dials. */
   accept_pokes: number;
   /** Inbound connections that replaced one that looked alive. */
@@ -137,7 +151,14 @@ export function rdsCounters(): RdsCounters {
     recv_ignored: 0,
     peer_restarts: 0,
     recv_held_back: 0,
+    conn_silent: 0,
     accept_refused: 0,
+    accept_refused_allow: 0,
+    accept_refused_connections: 0,
+    accept_refused_peers: 0,
+    accept_refused_local: 0,
+    accept_refused_waiting: 0,
+    accept_refused_closing: 0,
     accept_pokes: 0,
     accept_replaced: 0,
     dial_failed: 0,

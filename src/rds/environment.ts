@@ -4,10 +4,12 @@ import { releases } from '../core/releases.ts';
 import { processBudget } from '../net/budget.ts';
 import type { ZerocopyCounters } from '../net/counters.ts';
 import { canLend, lend, pageBytes } from '../net/lending.ts';
+import { aboutToBegin } from '../net/stats.ts';
+import { showNodes } from './control.ts';
 import type { RdsNode } from './node.ts';
 import type { RdsSocket } from './socket.ts';
 import type { Runtime, Transport } from './transport.ts';
-import { tcpTransport } from './transport-tcp.ts';
+import { type TcpTransportOptions, tcpTransport } from './transport-tcp.ts';
 
 export interface Memory {
   readonly pageBytes: number;
@@ -29,7 +31,8 @@ export interface RdsEnvironment {
   readonly nodes: Map<string, RdsNode>;
 }
 
-const processRuntime: Runtime = {
+/** Time and turns of this process. */
+export const processRuntime: Runtime = {
   now: () => performance.now(),
   defer: queueMicrotask,
   yield: (task) => {
@@ -47,10 +50,9 @@ const nodes = new Map<string, RdsNode>();
 const budgetWaiters = new Set<RdsSocket>();
 
 /** This thread's environment. Loads the addon. */
-export function processEnvironment(options: {
-  mode: 'auto' | 'force' | 'off';
-  thresholdBytes?: number;
-}): RdsEnvironment {
+export function processEnvironment(options: TcpTransportOptions): RdsEnvironment {
+  showNodes(() => nodes.values());
+  aboutToBegin();
   const transport = tcpTransport(options);
   return {
     runtime: processRuntime,

@@ -1,48 +1,75 @@
 /**
- * The RDS handshake: a probe ping from port 1 to port 0, its pong back, and what both carry as extension headers.
+ * The RDS handshake: a probe ping from port 1 to port 0, its pong back, and what both carry as extension headers. It tells how
+ * many lanes a peer takes (NPATHS), whether it has restarted (GEN_NUM, drawn once per node), and whether it encodes the lane in the
+ * dialler's source port (SPORT_IDX).
  *
- * zerotx runs one lane a connection, so it always announces NPATHS = 1 (6.x peers would shuffle more lanes at every
- * reconnect), a GEN_NUM drawn once per node, by which the peer sees a restart, and SPORT_IDX, which must be last.
- * Old kernels stop reading at the zero byte that follows it.
+ *   us                               peer with SPORT_IDX (7.x, zerotx)        peer without (6.x)
+ *   ping GEN, SPORT_IDX        ──▶
+ *                              ◀──   pong NPATHS = 8, GEN, SPORT_IDX          pong NPATHS = 8
+ *   ping NPATHS, GEN, SPORT_IDX ──▶  fans out, or takes lanes                 (NPATHS = 1: one lane)
  *
- * Numbers: the first two of a lane are reserved for its first ping and its first pong, which must come before all data
- * while the peer has not answered yet. The lane is *proven* when a pong came: until then no data is sent, so that no
- * message can have been received without our knowing whether the peer still expects the numbers of an earlier process.
+ * The first probe of a connection names no number of lanes: to a peer that has never heard one it means one, and one that knows
+ * keeps what it knows (rds_recv_hs_exthdrs). More than one is only ever said to a peer that has shown SPORT_IDX, because others
+ * map lanes by the order of arrival and shuffle them at every reconnect. A pong answers the ping at hand in the same way.
+ *
+ * SPORT_IDX must be last: kernels that do not know it stop reading at the zero byte behind it.
  */
 import { EXTHDR_BYTES } from '../wire/rds.ts';
-import { encodeExtensions, parseExtensions } from '../wire/rds-exthdr.ts';
+import { encodeExtensions, type ProbeExtensions, parseExtensions } from '../wire/rds-exthdr.ts';
+
+/** RDS_MPATH_WORKERS. */
+export const LANES_MAX = 8;
 
 /** A peer that does not answer pings (`net.rds.ping_enable=0`) gets data after this long all the same. */
 export const HANDSHAKE_TIMEOUT_MS = 1000;
 
+/** What a probe of the peer says. */
+export interface ProbeNews {
+  /** Lanes that both sides can have: a power of two, as senders take the low bits of a hash (RDS_MPATH_HASH). */
+  readonly lanes: number;
+  readonly hasSportIdx: boolean;
+  /** Its generation is another than the one known. */
+  readonly hasRestarted: boolean;
+}
+
 export class Handshake {
-  readonly extensions: Uint8Array;
-  readonly pingSeq: { readonly hi: number; readonly lo: number };
-  readonly pongSeq: { readonly hi: number; readonly lo: number };
-  /** The peer answered a ping of this process, or had the time to. */
-  proven = false;
+  /** Lanes that are offered to peers with SPORT_IDX. */
+  readonly offered: number;
+  /** Extension areas: without a number of lanes, with one lane, and with all that are offered. */
+  readonly neutral: Uint8Array;
+  readonly single: Uint8Array;
+  readonly full: Uint8Array;
   #peerGeneration = 0;
 
-  constructor(genNum: number, reserveSeq: () => { hi: number; lo: number }) {
-    this.extensions = new Uint8Array(EXTHDR_BYTES);
-    encodeExtensions(this.extensions, 0, { npaths: 1, genNum, sportIdx: true });
-    this.pingSeq = reserveSeq();
-    this.pongSeq = reserveSeq();
+  constructor(genNum: number, lanes: number) {
+    this.offered = powerOfTwo(lanes);
+    this.single = area({ npaths: 1, genNum, sportIdx: true });
+    this.neutral = this.offered === 1 ? this.single : area({ genNum, sportIdx: true });
+    this.full = area({ npaths: this.offered, genNum, sportIdx: true });
   }
 
+  /** The peer's generation number; 0 while unknown. */
   get peerGeneration(): number {
     return this.#peerGeneration;
   }
 
-  /**
-   * Reads a probe's extension area at `offset`. True if the peer has restarted: its generation is known, and another
-   * (rds_conn_peer_gen_update). A probe without GEN_NUM says nothing.
-   */
-  read(bytes: Uint8Array, offset: number): boolean {
-    const { genNum } = parseExtensions(bytes, offset);
-    if (genNum === undefined || genNum === 0) return false;
-    const restarted = this.#peerGeneration !== 0 && this.#peerGeneration !== genNum;
-    this.#peerGeneration = genNum;
-    return restarted;
+  /** Reads a probe's extension area at `offset`. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). */
+  read(bytes: Uint8Array, offset: number): ProbeNews {
+    const { genNum = 0, npaths = 1, sportIdx = false } = parseExtensions(bytes, offset);
+    const hasRestarted = genNum !== 0 && this.#peerGeneration !== 0 && this.#peerGeneration !== genNum;
+    if (genNum !== 0) this.#peerGeneration = genNum;
+    const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths)) : 1;
+    return { lanes, hasSportIdx: sportIdx, hasRestarted };
   }
+}
+
+function area(extensions: ProbeExtensions): Uint8Array {
+  const bytes = new Uint8Array(EXTHDR_BYTES);
+  encodeExtensions(bytes, 0, extensions);
+  return bytes;
+}
+
+/** The largest one that is not above `lanes`; at least 1. */
+function powerOfTwo(lanes: number): number {
+  return lanes < 2 ? 1 : 2 ** (31 - Math.clz32(Math.min(lanes, LANES_MAX)));
 }

@@ -12,10 +12,23 @@ export { FixedBudget, type MemlockBudget } from '../core/budget.ts';
 export { ZerotxError } from '../core/errors.ts';
 export { StillLentError } from '../core/still-lent.ts';
 export type { Outcome } from '../core/ubuf.ts';
+export type {
+  KernelNodeOptions,
+  KernelNodeStats,
+  RdsNodeApi,
+  RdsSocketApi,
+  RdsSocketApiEvents,
+} from './api.ts';
+export { askRds, askRdsList, type RdsListAnswer, type RdsSummaryAnswer } from './control.ts';
 export type { RdsCounters } from './counters.ts';
-export type { LaneStats, NodeStats } from './stats.ts';
+export type { ConnectionInfo, MessageInfo, RdsInfo, SocketInfo, TcpSocketInfo } from './info.ts';
+export type { InfoLists } from './info-records.ts';
+export type { KernelRdsNode } from './kernel/node.ts';
+export type { KernelRdsSocket } from './kernel/socket.ts';
+export type { AoNodeKey, Md5NodeKey, NodeKey } from './keys.ts';
 export { type NodeEvents, RdsNode } from './node.ts';
 export type {
+  AwaitReceiveOptions,
   AwaitSendOptions,
   CloseOptions,
   NodeLimits,
@@ -27,3 +40,6 @@ export type {
 } from './options.ts';
 export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceived } from './received.ts';
 export { RdsSocket, type SocketEvents } from './socket.ts';
+export type { LatencyPoint, RdsOptionValues, RdsSocketCommands, RdsSocketOptions } from './socket-options.ts';
+export type { RdsLatency } from './socket-trace.ts';
+export type { LaneStats, NodeStats } from './stats.ts';

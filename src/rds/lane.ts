@@ -7,21 +7,15 @@
  *
  * TCP does not tell when the peer acknowledges, so while something is unacknowledged this asks: after each read and each
  * zero-copy completion, and from 1 ms on at growing intervals.
- *
- * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the
- * node. Over either, the lane is not read any more, and TCP holds the peer back; congestion maps are meant to do so first.
  */
 import { errnoName, errnoOf, type ZerotxError } from '../core/errors.ts';
-import type { Ubuf } from '../core/ubuf.ts';
 import { EXTHDR_OFFSET } from '../wire/rds.ts';
-import { PeerMap } from './congestion.ts';
-import { RdsConnection } from './connection.ts';
+import { type ConnectionHost, RdsConnection } from './connection.ts';
 import type { RdsCounters } from './counters.ts';
-import { Handshake } from './handshake.ts';
-import { type BufferPool, type ReceiveBuffer, Staging } from './memory.ts';
-import type { MessageSource } from './received.ts';
-import { LaneReceiver } from './receiver.ts';
-import { LaneSender } from './sender.ts';
+import { type BufferPool, type ChunkShelf, type ReceiveBuffer, Staging } from './memory.ts';
+import { LaneReceiver, type ReceiverHost } from './receiver.ts';
+import { LaneSender, type MapSource } from './sender.ts';
+import { LaneTimes, type ReceiveTimes } from './socket-trace.ts';
 import type { Channel, ChannelHandler, Runtime, Timer, Transport } from './transport.ts';
 
 /** What a lane needs of its node. */
@@ -31,28 +25,43 @@ export interface LaneNode {
   readonly transport: Transport;
   readonly counters: RdsCounters;
   readonly pool: BufferPool;
-  readonly genNum: number;
-  readonly limits: { readonly heldBytesPerPeer: number };
-  readonly localMap: { readonly bits: Uint8Array };
+  readonly localMap: { readonly bits: Uint8Array; readonly isEmpty: boolean };
+  readonly receiveTimes: ReceiveTimes;
   /** Where this process begins to number. */
   sequenceBase(): { hi: number; lo: number };
-  deliver(
-    lane: Lane,
-    sport: number,
-    dport: number,
-    buffer: ReceiveBuffer,
-    offset: number,
-    length: number,
-  ): void;
-  /** Bytes held changed; true while the node as a whole holds too many. */
-  held(delta: number): boolean;
-  /** The lane stopped reading; the node calls resumeIfRoom() when bytes were consumed. */
-  paused(lane: Lane): void;
-  congestionNews(): void;
-  peerUp(lane: Lane): void;
-  peerDown(lane: Lane, reason: string): void;
-  laneClosed(lane: Lane): void;
   warn(event: string, address: string, detail: string): void;
+}
+
+/** What a lane needs of its peer. */
+export interface LaneHost {
+  readonly address: string;
+  readonly dials: boolean;
+  readonly map: { congested(port: number): boolean };
+  readonly shelf: ChunkShelf;
+  held(deltaBytes: number): void;
+  /** Too much waits to be read: lanes are not read. */
+  readonly isPaused: boolean;
+  /** Counts the changes of our own map. */
+  readonly mapVersion: number;
+  /** A probe ping came, or a probe pong; its extension headers are at `offset`. */
+  probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void;
+  /** The peer did not answer this lane's probe in time. */
+  unanswered(lane: Lane): void;
+  mayDial(lane: Lane): boolean;
+  needed(lane: Lane): boolean;
+  opensWithMap(lane: Lane): boolean;
+  opening(lane: Lane): Uint8Array;
+  patienceMs(): number;
+  /** Something is queued for a lane that is not up. */
+  waits(lane: Lane): void;
+  deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
+  /** The peer's map came, 8192 bytes. */
+  congestion(map: Uint8Array): void;
+  /** The lane is free: the inbound connection that is its next, if one waits, and whether others wait behind it. */
+  takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null;
+  laneUp(lane: Lane): void;
+  laneDown(lane: Lane, reason: string): void;
+  laneClosed(lane: Lane): void;
 }
 
 const EAGAIN = -errnoOf('EAGAIN');
@@ -61,21 +70,21 @@ const TURN_BYTES = 4 * 1024 * 1024;
 const HANDLERS_BYTES = 1024 * 1024;
 const ACK_POLL_MIN_MS = 1;
 const ACK_POLL_MAX_MS = 64;
-const WAITING_MAX = 4;
 
-export class Lane implements MessageSource {
+export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHandler {
   readonly address: string;
+  /** Its number, 0 to 7. The peer changes it when the connection turns out to be another lane's. */
+  index: number;
   readonly connection: RdsConnection;
-  readonly peerMap: PeerMap = new PeerMap();
   readonly #node: LaneNode;
+  readonly #peer: LaneHost;
+  /** Of the map that was last written to the current connection. */
+  mapVersion = -1;
   #channel: Channel | null = null;
-  /** Inbound connections that wait for the lane to be free, oldest first. */
-  readonly #waiting: Channel[] = [];
+  #times: LaneTimes | null = null;
   /** What a write to the current channel met, -errno; 0 while all is well. */
   #brokenBy = 0;
   #pumpScheduled = false;
-  #heldBytes = 0;
-  #paused = false;
   #readScheduled = false;
   /** Bytes read, and written, since others last had their turn. */
   #turnBytes = 0;
@@ -84,50 +93,19 @@ export class Lane implements MessageSource {
   #timerAtMs = Number.POSITIVE_INFINITY;
   #ackPollMs = ACK_POLL_MIN_MS;
   #ackPollAtMs = Number.POSITIVE_INFINITY;
-  readonly #lends = (bytes: number): boolean => this.#channel?.lends(bytes) ?? false;
-  readonly #copied = (ubuf: Ubuf, bytes: number): void => this.#channel?.copied(ubuf, bytes);
 
-  constructor(node: LaneNode, address: string, dials: boolean) {
+  constructor(node: LaneNode, peer: LaneHost, index: number) {
     this.#node = node;
-    this.address = address;
+    this.#peer = peer;
+    this.address = peer.address;
+    this.index = index;
     const { counters, pool, runtime } = node;
     const staging = new Staging(pool, runtime.releases);
-    const sender = new LaneSender(node.sequenceBase(), staging, counters, () => node.localMap.bits);
-    const handshake = new Handshake(node.genNum, () => sender.reserveSeq(1));
-    const receiver = new LaneReceiver(
-      {
-        congestion: (map) => this.#congestion(map),
-        probe: (isPing, bytes, header) => this.connection.probe(isPing, bytes, header + EXTHDR_OFFSET),
-        ping: (sport) => this.connection.ping(sport, this.peerMap.congested(sport)),
-        data: (sport, dport, buffer, offset, length) =>
-          node.deliver(this, sport, dport, buffer, offset, length),
-      },
-      pool,
-      runtime.releases,
-      counters,
-    );
-    this.connection = new RdsConnection(
-      { dials, random: runtime.random },
-      { sender, receiver, handshake, counters },
-      {
-        dial: () => this.#dial(),
-        halfClose: () => this.#channel?.shutdownWrite(),
-        ackedBytes: () => this.#channel?.ackedBytes() ?? 0,
-        readRest: () => this.#readRest(),
-        heldBack: () => this.#paused,
-        closeChannel: (how) => this.#closeChannel(how),
-        adoptNext: () => this.#adoptNext(),
-        wake: () => this.#wake(),
-        peerUp: () => node.peerUp(this),
-        peerDown: (reason) => node.peerDown(this, reason),
-        closed: () => this.#closed(),
-      },
-      runtime.now(),
-    );
-  }
-
-  get heldBytes(): number {
-    return this.#heldBytes;
+    const sender = new LaneSender(node.sequenceBase(), staging, counters, this);
+    const receiver = new LaneReceiver(this, pool, runtime.releases, counters, peer.shelf);
+    const { dials } = peer;
+    const parts = { sender, receiver, counters };
+    this.connection = new RdsConnection({ dials, random: runtime.random }, parts, this, runtime.now());
   }
 
   get channel(): Channel | null {
@@ -137,24 +115,32 @@ export class Lane implements MessageSource {
   /** Messages were queued by a socket. */
   queued(): void {
     if (this.connection.state === 'up') {
-      this.#wake();
+      this.wake();
       return;
     }
     this.connection.queued(this.#node.runtime.now());
-    this.#arm();
+    this.arm();
+    this.#peer.waits(this);
+  }
+
+  /** What the peer's state allows may have changed. */
+  look(): void {
+    if (this.connection.state === 'up') this.wake();
+    else this.connection.tick(this.#node.runtime.now());
+    this.arm();
   }
 
   /** A send was refused because the peer's port is congested: only a connection can bring news of it. */
   wanted(): void {
     this.connection.wanted(this.#node.runtime.now());
-    this.#arm();
+    this.arm();
   }
 
   /** Our own map changed. */
   queueMap(): void {
     if (this.connection.state !== 'up') return;
     this.connection.sender.queueMap();
-    this.#wake();
+    this.wake();
   }
 
   /** Looks at what was acknowledged; returns the number of messages. */
@@ -167,59 +153,108 @@ export class Lane implements MessageSource {
     return messages;
   }
 
-  /** Takes an inbound connection from this peer. */
-  accepted(channel: Channel): void {
-    const verdict = this.connection.accepted(this.#node.runtime.now());
-    if (verdict === 'adopt') this.#adopt(channel);
-    else if (verdict === 'wait' && this.#waiting.length < WAITING_MAX) this.#waiting.push(channel);
-    else {
-      if (verdict === 'wait') {
-        this.#node.counters.accept_refused += 1;
-        this.#node.warn('connection refused', this.address, `${WAITING_MAX} of its connections wait already`);
-      }
-      channel.reset();
-    }
-    this.#arm();
+  /** Takes over an inbound connection: the lane is free. */
+  adopt(channel: Channel): void {
+    this.#channel = channel;
+    this.mapVersion = -1;
+    channel.handler = this;
+    this.connection.adopted(this.#node.runtime.now());
+    // What came before the handler was set raises no event any more.
+    this.#readLater();
   }
 
-  /** Memory of messages that wait to be read changed. */
-  held(deltaBytes: number): void {
-    this.#heldBytes += deltaBytes;
-    const nodeFull = this.#node.held(deltaBytes);
-    if (deltaBytes < 0 || this.#paused) return;
-    if (!nodeFull && this.#heldBytes <= this.#node.limits.heldBytesPerPeer) return;
-    this.#paused = true;
-    this.#node.paused(this);
-  }
-
-  /** Reads again, and returns true, if neither bound holds it back any more. */
-  resumeIfRoom(nodeFull: boolean): boolean {
-    if (this.#paused && (nodeFull || this.#heldBytes * 2 > this.#node.limits.heldBytesPerPeer)) return false;
-    this.#paused = false;
+  /** Reading is not held back any more. */
+  resumed(): void {
     this.connection.resumed(this.#node.runtime.now());
     this.#readLater();
-    return true;
+  }
+
+  /** Sets the timer for what is due next. */
+  arm(): void {
+    const { runtime } = this.#node;
+    const now = runtime.now();
+    if (
+      this.#channel !== null &&
+      (this.connection.sender.hasUnacked || this.connection.state === 'draining')
+    ) {
+      if (this.#ackPollAtMs === Number.POSITIVE_INFINITY) this.#ackPollAtMs = now + this.#ackPollMs;
+    } else {
+      this.#ackPollAtMs = Number.POSITIVE_INFINITY;
+      this.#ackPollMs = ACK_POLL_MIN_MS;
+    }
+    const at = Math.min(this.connection.deadline(), this.#ackPollAtMs);
+    // A timer that fires too early costs a look; so an earlier one is kept, which spares most calls to set one.
+    if (at >= this.#timerAtMs) return;
+    this.#timer?.cancel();
+    this.#timerAtMs = at;
+    this.#timer = runtime.timer(() => this.#onTimer(), Math.max(0, at - now));
   }
 
   /** Ends the lane: drains the connection, then closed. */
   shutdown(): void {
-    for (const channel of this.#waiting.splice(0)) channel.reset();
     this.connection.shutdown(this.#node.runtime.now());
-    this.#paused = false;
-    this.#arm();
+    this.arm();
   }
 
-  #dial(): void {
-    const handler: ChannelHandler = {
-      ...this.#handler(),
-      connected: () => {
-        this.connection.dialed(this.#node.runtime.now());
-        this.#arm();
-      },
-      failed: (error) => this.#dialFailed(error),
-    };
+  // --- for its channel ---
+
+  connected(): void {
+    this.connection.dialed(this.#node.runtime.now());
+    this.arm();
+  }
+
+  failed(error: ZerotxError): void {
+    this.#dialFailed(error);
+  }
+
+  readable(): void {
+    this.#turnBytes = 0;
+    this.#read();
+  }
+
+  writable(): void {
+    this.checkAcks();
+    this.wake();
+  }
+
+  released(): void {
+    this.checkAcks();
+    this.arm();
+  }
+
+  // --- for its sender and its receiver ---
+
+  readMap(): Uint8Array {
+    this.mapVersion = this.#peer.mapVersion;
+    return this.#node.localMap.bits;
+  }
+
+  congestion(map: Uint8Array): void {
+    this.#peer.congestion(map);
+  }
+
+  probe(isPing: boolean, bytes: Uint8Array, header: number): void {
+    this.#peer.probe(this, isPing, bytes, header + EXTHDR_OFFSET);
+  }
+
+  ping(sport: number): void {
+    this.connection.ping(sport, this.#peer.map.congested(sport));
+  }
+
+  data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {
+    this.#peer.deliver(sport, dport, buffer, offset, length);
+  }
+
+  held(deltaBytes: number): void {
+    this.#peer.held(deltaBytes);
+  }
+
+  // --- for its connection ---
+
+  dial(): void {
+    this.mapVersion = -1;
     try {
-      this.#channel = this.#node.transport.dial(this.#node.address, this.address, handler);
+      this.#channel = this.#node.transport.dial(this.#node.address, this.address, this.index, this);
     } catch (error) {
       // Answered later, as every other failure: the connection is in the middle of asking.
       this.#node.runtime.defer(() => this.#dialFailed(error as ZerotxError));
@@ -235,68 +270,79 @@ export class Lane implements MessageSource {
       this.#node.warn('dial failed', this.address, error.message);
       this.connection.dialFailed(now);
     }
-    this.#arm();
+    this.arm();
   }
 
-  #adopt(channel: Channel): void {
-    this.#channel = channel;
-    channel.handler = this.#handler();
-    this.connection.adopted(this.#node.runtime.now());
-    // What came before the handler was set raises no event any more.
-    this.#readLater();
-  }
-
-  #adoptNext(): void {
-    const channel = this.#waiting.shift();
-    if (channel === undefined) return;
-    this.#adopt(channel);
+  adoptNext(): void {
+    const next = this.#peer.takeWaiting(this);
+    if (next === null) return;
+    this.adopt(next.channel);
     // Only the newest can be alive: what the others still hold is read, and no data goes to them.
-    if (this.#waiting.length > 0) {
-      this.connection.drop(this.#node.runtime.now(), 'the peer opened another connection');
-    }
+    if (next.more) this.connection.drop(this.#node.runtime.now(), 'the peer opened another connection');
   }
 
-  #handler(): ChannelHandler {
-    return {
-      readable: () => {
-        this.#turnBytes = 0;
-        this.#read();
-      },
-      writable: () => {
-        this.checkAcks();
-        this.#wake();
-      },
-      released: () => {
-        this.checkAcks();
-        this.#arm();
-      },
-    };
+  halfClose(): void {
+    this.#channel?.shutdownWrite();
   }
 
-  #closeChannel(how: 'close' | 'reset'): void {
+  ackedBytes(): number {
+    return this.#channel?.ackedBytes() ?? 0;
+  }
+
+  heldBack(): boolean {
+    return this.#peer.isPaused;
+  }
+
+  mayDial(): boolean {
+    return this.#peer.mayDial(this);
+  }
+
+  needed(): boolean {
+    return this.#peer.needed(this);
+  }
+
+  opensWithMap(): boolean {
+    return this.#peer.opensWithMap(this);
+  }
+
+  opening(): Uint8Array {
+    return this.#peer.opening(this);
+  }
+
+  patienceMs(): number {
+    return this.#peer.patienceMs();
+  }
+
+  unanswered(): void {
+    this.#peer.unanswered(this);
+  }
+
+  peerUp(): void {
+    this.#peer.laneUp(this);
+  }
+
+  peerDown(reason: string): void {
+    this.#peer.laneDown(this, reason);
+  }
+
+  closeChannel(how: 'close' | 'reset'): void {
     const channel = this.#channel;
     this.#channel = null;
+    this.#times = null;
     this.#brokenBy = 0;
     this.#ackPollAtMs = Number.POSITIVE_INFINITY;
     if (how === 'close') channel?.close();
     else channel?.reset();
   }
 
-  #closed(): void {
+  closed(): void {
     this.#timer?.cancel();
     this.#timer = null;
     this.#timerAtMs = Number.POSITIVE_INFINITY;
-    this.#node.laneClosed(this);
+    this.#peer.laneClosed(this);
   }
 
-  #congestion(map: Uint8Array): void {
-    this.#node.counters.cong_update_received += 1;
-    this.peerMap.replace(map);
-    this.connection.mapCame();
-    this.#node.congestionNews();
-  }
-
-  #wake(): void {
+  wake(): void {
     if (this.#pumpScheduled) return;
     this.#pumpScheduled = true;
     this.#node.runtime.defer(() => {
@@ -312,7 +358,7 @@ export class Lane implements MessageSource {
     while (this.connection.state === 'up') {
       const channel = this.#channel;
       if (channel === null || !channel.writable) break;
-      const offer = sender.gather(this.#lends, this.connection.gateClosed);
+      const offer = sender.gather(channel, this.connection.gate);
       if (sender.memoryTaken) {
         this.#node.warn(
           'lent memory taken',
@@ -335,14 +381,14 @@ export class Lane implements MessageSource {
         this.#node.counters.tcp_sndbuf_full += 1;
         break;
       }
-      sender.wrote(n, this.#copied);
+      sender.wrote(n, channel);
       moved += n;
       if (moved >= HANDLERS_BYTES) {
         this.#pumpOn(moved);
         break;
       }
     }
-    this.#arm();
+    this.arm();
   }
 
   /**
@@ -354,11 +400,11 @@ export class Lane implements MessageSource {
     this.checkAcks();
     this.#turnSentBytes += moved;
     if (this.#turnSentBytes < TURN_BYTES) {
-      runtime.defer(() => this.#wake());
+      runtime.defer(() => this.wake());
       return;
     }
     this.#turnSentBytes = 0;
-    runtime.yield(() => this.#wake());
+    runtime.yield(() => this.wake());
   }
 
   /** A write met an error. What the peer sent before it is still to be read; the read then meets the error, too. */
@@ -367,7 +413,7 @@ export class Lane implements MessageSource {
     this.#brokenBy = result;
     this.#read();
     if (this.#channel !== before || before === null) return;
-    if (!this.#paused) this.connection.failed(this.#node.runtime.now(), errnoName(result));
+    if (!this.#peer.isPaused) this.connection.failed(this.#node.runtime.now(), errnoName(result));
   }
 
   #readLater(): void {
@@ -382,11 +428,15 @@ export class Lane implements MessageSource {
 
   #read(): void {
     const { receiver } = this.connection;
-    // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer.
-    while (!this.#paused || !this.connection.confirmed) {
+    for (;;) {
       const channel = this.#channel;
       if (channel === null || this.connection.state === 'dialing') break;
-      const targets = receiver.targets();
+      // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer. And so is
+      // the rest of a message that has its memory already: else many beginnings could hold it all, and nothing would move.
+      const isHeld = this.#peer.isPaused && this.connection.confirmed;
+      if (isHeld) receiver.rest();
+      if (isHeld && !receiver.hasBegun) break;
+      const targets = receiver.targets(isHeld);
       const n = channel.readv(targets, targets.length);
       if (n <= 0) {
         if (n !== EAGAIN) this.#readEnded(n);
@@ -394,7 +444,7 @@ export class Lane implements MessageSource {
       }
       const now = this.#node.runtime.now();
       this.connection.receivedFirst(now);
-      if (!receiver.filled(n)) {
+      if (!this.#filled(n, now)) {
         this.#node.warn('protocol violation', this.address, 'announced a message over 1 MiB');
         this.connection.violated(now, 'the peer announced a message over 1 MiB');
         break;
@@ -410,8 +460,9 @@ export class Lane implements MessageSource {
         break;
       }
     }
+    receiver.rest();
     this.checkAcks();
-    this.#arm();
+    this.arm();
   }
 
   /**
@@ -430,14 +481,30 @@ export class Lane implements MessageSource {
     );
   }
 
+  /** Bytes were read. When is measured where a socket asks for it. */
+  #filled(n: number, now: number): boolean {
+    const { receiver } = this.connection;
+    const { receiveTimes } = this.#node;
+    if (receiveTimes.wanted === 0) {
+      this.#times = null;
+      return receiver.filled(n);
+    }
+    const times = this.#times ?? new LaneTimes(receiveTimes);
+    this.#times = times;
+    times.before(now);
+    const sane = receiver.filled(n);
+    times.after(now, receiver);
+    return sane;
+  }
+
   /** Before closing: what is there now. A peer that goes on sending behind our FIN does not keep us. */
-  #readRest(): void {
+  readRest(): void {
     const { receiver } = this.connection;
     let left = this.#channel?.unreadBytes() ?? 0;
     while (left > 0) {
       const targets = receiver.targets();
       const n = this.#channel?.readv(targets, targets.length) ?? 0;
-      if (n <= 0 || !receiver.filled(n)) return;
+      if (n <= 0 || !this.#filled(n, this.#node.runtime.now())) return;
       left -= n;
     }
   }
@@ -451,26 +518,6 @@ export class Lane implements MessageSource {
     else this.connection.failed(now, errnoName(failure));
   }
 
-  #arm(): void {
-    const { runtime } = this.#node;
-    const now = runtime.now();
-    if (
-      this.#channel !== null &&
-      (this.connection.sender.hasUnacked || this.connection.state === 'draining')
-    ) {
-      if (this.#ackPollAtMs === Number.POSITIVE_INFINITY) this.#ackPollAtMs = now + this.#ackPollMs;
-    } else {
-      this.#ackPollAtMs = Number.POSITIVE_INFINITY;
-      this.#ackPollMs = ACK_POLL_MIN_MS;
-    }
-    const at = Math.min(this.connection.deadline(), this.#ackPollAtMs);
-    // A timer that fires too early costs a look; so an earlier one is kept, which spares most calls to set one.
-    if (at >= this.#timerAtMs) return;
-    this.#timer?.cancel();
-    this.#timerAtMs = at;
-    this.#timer = runtime.timer(() => this.#onTimer(), Math.max(0, at - now));
-  }
-
   #onTimer(): void {
     this.#timer = null;
     this.#timerAtMs = Number.POSITIVE_INFINITY;
@@ -479,7 +526,10 @@ export class Lane implements MessageSource {
       this.#ackPollAtMs = Number.POSITIVE_INFINITY;
       if (this.checkAcks() === 0) this.#ackPollMs = Math.min(this.#ackPollMs * 2, ACK_POLL_MAX_MS);
     }
+    const attempt = this.connection.state === 'dialing' ? this.#channel : null;
     this.connection.tick(now);
-    this.#arm();
+    if (attempt !== null && this.#channel !== attempt)
+      this.#node.warn('dial failed', this.address, 'no answer: a filter on the way, or keys that differ');
+    this.arm();
   }
 }

@@ -15,6 +15,12 @@ const LARGEST_SHIFT = 20;
 
 export class BufferPool {
   readonly idleBytesMax: number;
+  /** Chunks that nobody uses, with what belongs to them, so that a lane that wakes up makes no objects. */
+  readonly cleanChunks: ReceiveBuffer[] = [];
+  readonly cleanStages: StageChunk[] = [];
+  readonly cleanFirstStages: StageChunk[] = [];
+  /** Those with a chunk, the one used last at the end. */
+  readonly shelves: Set<ChunkShelf> = new Set();
   readonly #free: Buffer[][] = Array.from({ length: LARGEST_SHIFT + 1 }, () => []);
   #idleBytes = 0;
 
@@ -61,9 +67,85 @@ export class ReceiveBuffer extends Ubuf {
   }
 }
 
-/** Staged wire bytes live in chunks of this size; messages up to INLINE_BYTES_MAX are copied into them whole. */
+/** Small messages are received into chunks of this size, and staged in such: those up to INLINE_BYTES_MAX whole. */
 export const CHUNK_BYTES: number = 64 * 1024;
 export const INLINE_BYTES_MAX: number = 8 * 1024;
+/** Smaller reads are not worth a call: begin a new chunk. */
+export const READ_BYTES_MIN = 4096;
+/** Clean chunks of either kind that are kept as they are: as many lanes can be busy in one turn, and more need none. */
+const CLEAN_MAX = 8;
+/** Peers whose last chunk has messages in it, or was never given back by the program, and is filled up further. */
+const SHELVES_MAX = 16;
+/** The first chunk of a lane that had nothing to send: most never need another. */
+const FIRST_CHUNK_BYTES = 1024;
+
+/**
+ * The receive chunk of one peer. A lane takes it for a turn of reading and puts it back, so that lanes with nothing to read have
+ * none; while messages in it wait it fills up with those of all lanes, and when there are none it goes to the pool.
+ */
+export class ChunkShelf {
+  readonly #pool: BufferPool;
+  readonly #releases: ReleaseQueue;
+  #chunk: ReceiveBuffer | null = null;
+  /** Where the free part of the chunk on the shelf, or of the one taken last, begins. */
+  fill = 0;
+
+  constructor(pool: BufferPool, releases: ReleaseQueue) {
+    this.#pool = pool;
+    this.#releases = releases;
+  }
+
+  take(): ReceiveBuffer {
+    const chunk = this.#chunk;
+    if (chunk !== null) this.#pool.shelves.delete(this);
+    this.#chunk = null;
+    if (chunk === null || chunk.refs === 1) this.fill = 0;
+    return chunk ?? this.fresh();
+  }
+
+  /** One that is empty. */
+  fresh(): ReceiveBuffer {
+    const { cleanChunks } = this.#pool;
+    return (
+      cleanChunks.pop() ?? new ReceiveBuffer(this.#pool.acquire(CHUNK_BYTES), this.#pool, this.#releases)
+    );
+  }
+
+  /** Its first `fill` bytes are used, perhaps by messages. */
+  put(chunk: ReceiveBuffer, fill: number): void {
+    const { cleanChunks } = this.#pool;
+    if (chunk.refs === 1) {
+      if (cleanChunks.length < CLEAN_MAX) cleanChunks.push(chunk);
+      else chunk.unref();
+    } else if (this.#chunk !== null || CHUNK_BYTES - fill < READ_BYTES_MIN) chunk.unref();
+    else {
+      this.#chunk = chunk;
+      this.fill = fill;
+      const { shelves } = this.#pool;
+      shelves.add(this);
+      // The one that was not used for longest: its chunk is only for what is in it from now on.
+      const [oldest] = shelves.size > SHELVES_MAX ? shelves : [];
+      oldest?.close();
+    }
+  }
+
+  close(): void {
+    if (this.#chunk === null) return;
+    this.#pool.shelves.delete(this);
+    this.#chunk.unref();
+    this.#chunk = null;
+  }
+}
+
+/** Where headers and small messages are written, as the three ways to look at it. */
+interface StageChunk {
+  readonly ubuf: Ubuf;
+  readonly bytes: Buffer;
+  readonly view: DataView;
+}
+
+const noBytes: Buffer = Buffer.alloc(0);
+const noView: DataView = new DataView(noBytes.buffer);
 
 /**
  * Where headers and small messages are written back to back, ready to send. Each chunk is a Ubuf: the staging area
@@ -72,9 +154,9 @@ export const INLINE_BYTES_MAX: number = 8 * 1024;
 export class Staging {
   readonly #pool: BufferPool;
   readonly #releases: ReleaseQueue;
-  #chunk: Ubuf | null = null;
-  #bytes: Buffer = Buffer.alloc(0);
-  #view: DataView = new DataView(this.#bytes.buffer);
+  #chunk: StageChunk | null = null;
+  #bytes: Buffer = noBytes;
+  #view: DataView = noView;
   #used = 0;
 
   constructor(pool: BufferPool, releases: ReleaseQueue) {
@@ -84,7 +166,7 @@ export class Staging {
 
   /** The chunk that reserve() last wrote to. */
   get chunk(): Ubuf {
-    return this.#chunk as Ubuf;
+    return (this.#chunk as StageChunk).ubuf;
   }
 
   /** Where the next reservation in this chunk would begin. */
@@ -103,28 +185,56 @@ export class Staging {
 
   /** Room left in the current chunk. */
   fits(bytes: number): boolean {
-    return this.#chunk !== null && this.#used + bytes <= CHUNK_BYTES;
+    return this.#used + bytes <= this.#bytes.byteLength;
   }
 
   /** Offset of `bytes` fresh bytes in `this.bytes`, in a new chunk if need be. */
   reserve(bytes: number): number {
-    if (!this.fits(bytes)) this.#open();
+    if (!this.fits(bytes)) this.#open(bytes);
     const offset = this.#used;
     this.#used += bytes;
     return offset;
   }
 
-  close(): void {
-    this.#chunk?.unref();
-    this.#chunk = null;
+  /** Nothing is queued: if nobody else holds the chunk either, it goes to the pool as it is. */
+  rest(): void {
+    const chunk = this.#chunk;
+    if (chunk === null) return;
+    const clean = this.#cleanOnes(chunk.bytes.byteLength);
+    if (chunk.ubuf.refs === 1 && clean.length < CLEAN_MAX) clean.push(chunk);
+    else chunk.ubuf.unref();
+    this.#forget();
   }
 
-  #open(): void {
-    this.#chunk?.unref();
-    const bytes = this.#pool.acquire(CHUNK_BYTES);
-    this.#bytes = bytes;
-    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-    this.#chunk = new Ubuf([bytes], () => this.#pool.release(bytes), this.#releases);
+  close(): void {
+    this.#chunk?.ubuf.unref();
+    this.#forget();
+  }
+
+  #forget(): void {
+    this.#chunk = null;
+    this.#bytes = noBytes;
+    this.#view = noView;
     this.#used = 0;
+  }
+
+  #open(bytes: number): void {
+    const size = this.#chunk === null && bytes <= FIRST_CHUNK_BYTES ? FIRST_CHUNK_BYTES : CHUNK_BYTES;
+    this.#chunk?.ubuf.unref();
+    this.#chunk = this.#cleanOnes(size).pop() ?? this.#newChunk(size);
+    this.#bytes = this.#chunk.bytes;
+    this.#view = this.#chunk.view;
+    this.#used = 0;
+  }
+
+  #cleanOnes(size: number): StageChunk[] {
+    return size === CHUNK_BYTES ? this.#pool.cleanStages : this.#pool.cleanFirstStages;
+  }
+
+  #newChunk(size: number): StageChunk {
+    // Small ones are not worth the pool's attention, which drops them when they come back.
+    const bytes = size === CHUNK_BYTES ? this.#pool.acquire(size) : Buffer.allocUnsafeSlow(size);
+    const ubuf = new Ubuf([bytes], () => this.#pool.release(bytes), this.#releases);
+    return { ubuf, bytes, view: new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength) };
   }
 }

@@ -5,19 +5,26 @@
  * address, 127/8 included, is reached over TCP; so 127.0.0.1 and 127.0.0.2 in two processes are two hosts.
  */
 import { EventEmitter } from 'node:events';
-import { checkString } from '../core/arguments.ts';
+import { checkInteger } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
 import { Deque } from '../core/deque.ts';
 import { ZerotxError } from '../core/errors.ts';
+import type { Cidr } from '../wire/cidr.ts';
 import { sequenceBase } from '../wire/rds.ts';
-import { compareIp, formatIp, isMapped, isUnicast, isUnspecified, parseIp } from '../wire/sockaddr.ts';
+import { compareIp } from '../wire/sockaddr.ts';
+import { ipOf, ownHost, peerHost, type RdsHost } from './address.ts';
+import { Admission, peersMax, refusalTexts } from './admission.ts';
+import type { KernelNodeOptions } from './api.ts';
 import { LocalMap } from './congestion.ts';
 import { CookieQueue } from './cookies.ts';
 import { type RdsCounters, rdsCounters } from './counters.ts';
 import { type Memory, processEnvironment, type RdsEnvironment } from './environment.ts';
-import { type NodeStats, nodeStats } from './info.ts';
-import { Lane, type LaneNode } from './lane.ts';
+import { LANES_MAX } from './handshake.ts';
+import type { RdsInfo } from './info.ts';
+import type { KernelRdsNode } from './kernel/node.ts';
+import { allowedBlocks, tcpKeys } from './keys.ts';
 import { BufferPool, POOLED_BYTES_MIN, ReceiveBuffer } from './memory.ts';
+import { nodeInfo, QUEUE_LISTED_MAX } from './node-info.ts';
 import {
   type CloseOptions,
   checkNodeOptions,
@@ -29,10 +36,15 @@ import {
   type NodeOptions,
   type SocketOptions,
 } from './options.ts';
+import { Peer, type PeerNode } from './peer.ts';
+import { PeerTable } from './peers.ts';
 import { ReceiveQueue } from './receive-queue.ts';
 import { type MessageSource, RdsMessage } from './received.ts';
 import { RdsSocket } from './socket.ts';
+import { ReceiveTimes } from './socket-trace.ts';
+import { type NodeStats, nodeStats } from './stats.ts';
 import type { Channel, Listener, Runtime, Transport } from './transport.ts';
+import { Warnings } from './warnings.ts';
 
 export interface NodeEvents {
   /** A lane to a peer is usable. */
@@ -43,18 +55,16 @@ export interface NodeEvents {
   close: [];
 }
 
-/** Where a message goes: over a lane, or to a node in this process. */
+/** Where a message goes: to a peer, or (null) to a node in this process. */
 export interface Destination {
   readonly address: string;
-  readonly lane: Lane | null;
+  readonly peer: Peer | null;
   congested(port: number): boolean;
 }
 
-const WARNING_INTERVAL_MS = 10_000;
 const CLOSE_MS = 6_000;
-const FORGET_AFTER_MS = 60_000;
 
-export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
+export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
   readonly address: string;
   readonly runtime: Runtime;
   readonly transport: Transport;
@@ -64,20 +74,23 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   readonly limits: NodeLimits;
   readonly pool: BufferPool;
   readonly genNum: number;
+  /** Lanes that peers are offered. */
+  readonly lanes: number;
+  readonly laneSeed: number;
   readonly localMap: LocalMap;
+  /** Of the message that is being received: lanes write them if a socket wants them. */
+  readonly receiveTimes: ReceiveTimes = new ReceiveTimes();
   readonly #environment: RdsEnvironment;
-  readonly #ip: Uint8Array;
+  readonly #host: RdsHost;
+  readonly #admission: Admission;
   readonly #listener: Listener;
   readonly #sockets = new Map<number, RdsSocket>();
   /** Closed sockets of which something is still queued or lent. */
   readonly #leaving = new Set<RdsSocket>();
-  readonly #lanes = new Map<string, Lane>();
+  readonly #peers: PeerTable;
   readonly #destinations = new Map<string, Destination>();
   readonly #due = new Set<RdsSocket>();
-  /** Lanes that are not read because too much is held. */
-  readonly #paused = new Set<Lane>();
-  readonly #warned = new Map<string, number>();
-  #heldBytes = 0;
+  readonly #warnings = new Warnings();
   readonly #notices = new Deque<() => void>();
   readonly #emitDue = (): void => this.#emitEvents();
   #eventsScheduled = false;
@@ -85,10 +98,16 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   #allClosed: (() => void) | null = null;
 
   /** Programs use open(); tests bring an environment of their own. Throws EADDRINUSE, EADDRNOTAVAIL. */
-  constructor(address: string, environment: RdsEnvironment, limits: Partial<NodeLimits> = {}) {
+  constructor(
+    address: string,
+    environment: RdsEnvironment,
+    limits: Partial<NodeLimits> = {},
+    allow: readonly Cidr[] | null = null,
+    lanes: number = LANES_MAX,
+  ) {
     super();
-    this.#ip = parseIp(address);
-    this.address = formatIp(this.#ip);
+    this.#host = ownHost(address);
+    this.address = this.#host.address;
     if (environment.nodes.has(this.address)) {
       throw new ZerotxError(
         'EADDRINUSE',
@@ -105,10 +124,18 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.budget = environment.budget;
     this.memory = environment.memory;
     this.limits = { ...defaultLimits, ...limits };
+    this.#peers = new PeerTable({ ...this.limits, peers: peersMax(this.limits, lanes) });
+    this.#admission = new Admission(allow, this.limits.connections, this.counters);
     this.pool = new BufferPool(this.limits.idlePoolBytes);
+    this.lanes = lanes;
+    this.laneSeed = Math.floor(this.runtime.random() * 2 ** 32);
     this.genNum = 1 + Math.floor(this.runtime.random() * 0xfffffffe);
     this.localMap = new LocalMap(() => this.#mapChanged());
-    this.#listener = this.transport.listen(this.address, (channel) => this.#accepted(channel));
+    this.#listener = this.transport.listen(
+      this.address,
+      (channel) => this.#accepted(channel),
+      (from, connections) => this.#admits(from, connections),
+    );
     environment.nodes.set(this.address, this);
     // To the others this address is local from now on.
     for (const node of environment.nodes.values()) node.#destinations.clear();
@@ -118,12 +145,12 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     return this.#closing !== null;
   }
 
-  get peers(): readonly Lane[] {
-    return [...this.#lanes.values()];
+  get peers(): readonly Peer[] {
+    return [...this.#peers.values()];
   }
 
   get heldBytes(): number {
-    return this.#heldBytes;
+    return this.#peers.heldBytes;
   }
 
   /** What this node did and holds, as plain numbers. */
@@ -131,18 +158,36 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     return nodeStats(this, this.#environment, [...this.#sockets.values()], [...this.#leaving]);
   }
 
+  /** What RDS_INFO_* shows of a kernel's RDS; of each queue up to `limit` messages (default 1000). */
+  info({ limit = QUEUE_LISTED_MAX }: { readonly limit?: number } = {}): RdsInfo {
+    checkInteger('options.limit', limit, 0, Number.MAX_SAFE_INTEGER);
+    return nodeInfo(this, [...this.#sockets.values()], limit);
+  }
+
   /**
    * Opens `options.address`, an IP address of this host: RDS listens on its TCP port 16385. Rejects with EADDRINUSE,
-   * EADDRNOTAVAIL, EINVAL (not the address of one host), ZTX_NO_ADDON, or a TypeError or RangeError for a wrong argument.
+   * EADDRNOTAVAIL, EINVAL (not the address of one host, no zone, no block, no key), ZTX_NO_TCP_KEYS, ZTX_NO_ADDON, or a TypeError or
+   * RangeError for a wrong argument.
    */
-  static async open(options: NodeOptions): Promise<RdsNode> {
+  static open(options: NodeOptions): Promise<RdsNode>;
+  /**
+   * The kernel's own RDS instead, which must be loaded (kernel/node.ts); ESOCKTNOSUPPORT or EAFNOSUPPORT where it is not. What is
+   * otherwise there: api.ts.
+   */
+  static open(options: KernelNodeOptions): Promise<KernelRdsNode>;
+  static open(options: NodeOptions | KernelNodeOptions): Promise<RdsNode | KernelRdsNode>;
+  static async open(options: NodeOptions | KernelNodeOptions): Promise<RdsNode | KernelRdsNode> {
+    if (options?.transport === 'kernel')
+      return (await import('./kernel/node.ts')).KernelRdsNode.open(options);
     checkNodeOptions(options);
-    const { mode = 'auto', thresholdBytes } = options;
+    const { address, mode = 'auto', thresholdBytes } = options;
+    const keys = tcpKeys(options.keys, ownHost(address).ip);
+    const allow = allowedBlocks(options.allow, keys);
     const environment = processEnvironment(
-      thresholdBytes === undefined ? { mode } : { mode, thresholdBytes },
+      thresholdBytes === undefined ? { mode, keys } : { mode, keys, thresholdBytes },
     );
     const budget = options.budget ?? environment.budget;
-    return new RdsNode(options.address, { ...environment, budget }, options.limits);
+    return new RdsNode(address, { ...environment, budget }, options.limits, allow, options.lanes);
   }
 
   /** Binds RDS port `port` (0: a free one). Throws EADDRINUSE, EINVAL (port 1 is the protocol's). Source: rds_bind. */
@@ -181,6 +226,16 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     return this.close();
   }
 
+  /** For sockets: milliseconds since the epoch. */
+  epochMs(): number {
+    return this.#environment.epochMs();
+  }
+
+  /** For sockets: an address of a peer as messages and events name it. Throws EINVAL, EOPNOTSUPP. */
+  canonical(address: string, syscall: string): string {
+    return peerHost(this.#host, address, syscall).address;
+  }
+
   /** For sockets: the way to an address. Throws EINVAL (no unicast address) and EOPNOTSUPP (IPv4 and IPv6 do not mix). */
   destination(address: string, syscall: string): Destination {
     const known = this.#destinations.get(address);
@@ -188,12 +243,12 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     const destination = this.#makeDestination(address, syscall);
     // Texts that name one peer in many ways must not fill the table.
     if (this.#destinations.size >= 4 * this.limits.peers) this.#destinations.clear();
-    if (destination.lane !== null) this.#destinations.set(address, destination);
+    if (destination.peer !== null) this.#destinations.set(address, destination);
     return destination;
   }
 
-  lane(address: string): Lane | undefined {
-    return this.#lanes.get(formatIp(parseIp(address)));
+  peer(address: string): Peer | undefined {
+    return this.#peers.get(peerHost(this.#host, address, 'peer').address);
   }
 
   /** For sockets: a message to a node of this process; the payload is copied. */
@@ -217,9 +272,10 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     length: number,
   ): void {
     if (dport === 0) {
-      // A ping: the pong comes from port 0 of this address.
+      // A ping: the pong comes from port 0 of this address, and not to a port that is full (rds_send_pong).
       this.counters.recv_ping += 1;
-      this.#environment.nodes.get(from)?.receiveLocally(this.address, 0, sport, [], 0);
+      const pinger = this.#environment.nodes.get(from);
+      if (pinger?.localMap.congested(sport) === false) pinger.receiveLocally(this.address, 0, sport, [], 0);
       return;
     }
     const socket = this.#socketFor(dport);
@@ -232,6 +288,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     }
     const buffer = new ReceiveBuffer(bytes, this.pool, this.runtime.releases);
     const source: MessageSource = { address: from, held: (delta) => this.held(delta) };
+    if (this.receiveTimes.wanted > 0) this.receiveTimes.at(this.runtime.now());
     socket.deliver(new RdsMessage(source, sport, buffer, 0, length));
     this.#due.add(socket);
     if (this.#eventsScheduled) return;
@@ -255,7 +312,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
 
   /** Learns what peers have acknowledged by now. */
   checkAcks(): void {
-    for (const lane of this.#lanes.values()) lane.checkAcks();
+    for (const peer of this.#peers.values()) peer.checkAcks();
   }
 
   unbind(socket: RdsSocket): void {
@@ -270,7 +327,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   }
 
   cancel(socket: RdsSocket): void {
-    for (const lane of this.#lanes.values()) lane.connection.sender.cancel(socket);
+    for (const peer of this.#peers.values()) peer.cancel(socket);
   }
 
   /** The socket has events to emit at the end of this batch. */
@@ -279,14 +336,14 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     this.#scheduleEvents();
   }
 
-  // --- for lanes ---
+  // --- for peers and lanes ---
 
   sequenceBase(): { hi: number; lo: number } {
     return sequenceBase(this.#environment.epochMs());
   }
 
   deliver(
-    lane: Lane,
+    peer: Peer,
     sport: number,
     dport: number,
     buffer: ReceiveBuffer,
@@ -294,71 +351,63 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     length: number,
   ): void {
     const socket = this.#socketFor(dport);
-    if (socket === null) return;
-    socket.deliver(new RdsMessage(lane, sport, buffer.ref(), offset, length));
-    this.eventsDue(socket);
+    if (socket !== null) {
+      socket.deliver(new RdsMessage(peer, sport, buffer.ref(), offset, length));
+      this.eventsDue(socket);
+    }
+    if (this.receiveTimes.wanted > 0) this.receiveTimes.delivered();
   }
 
   held(delta: number): boolean {
-    this.#heldBytes += delta;
-    if (delta < 0 && this.#paused.size > 0) {
-      // Resume at three quarters, so that lanes do not stop and go with every message.
-      const nodeFull = this.#heldBytes * 4 > this.limits.heldBytes * 3;
-      for (const lane of this.#paused) if (lane.resumeIfRoom(nodeFull)) this.#paused.delete(lane);
-    }
-    return this.#heldBytes > this.limits.heldBytes;
+    return this.#peers.held(delta);
   }
 
-  paused(lane: Lane): void {
+  paused(peer: Peer): void {
     this.counters.recv_held_back += 1;
-    this.#paused.add(lane);
+    this.#peers.paused(peer);
   }
 
   congestionNews(): void {
     for (const socket of this.#sockets.values()) socket.congestionNews();
   }
 
-  peerUp(lane: Lane): void {
-    const event = { address: lane.address };
+  peerUp(peer: Peer): void {
+    const event = { address: peer.address };
     this.#notify(() => {
       this.emit('peerUp', event);
       for (const socket of this.#sockets.values()) socket.emit('peerUp', event);
     });
   }
 
-  peerDown(lane: Lane, reason: string): void {
-    const event = { address: lane.address, reason };
+  peerDown(peer: Peer, reason: string): void {
+    const event = { address: peer.address, reason };
     this.#notify(() => {
       this.emit('peerDown', event);
       for (const socket of this.#sockets.values()) socket.emit('peerDown', event);
     });
   }
 
-  laneClosed(lane: Lane): void {
-    this.#lanes.delete(lane.address);
-    this.#paused.delete(lane);
+  peerClosed(peer: Peer): void {
+    this.#peers.delete(peer);
     this.#destinations.clear();
-    // A send that waited for this lane gets a new one.
+    // A send that waited for this peer gets a new one.
     for (const socket of this.#sockets.values()) socket.roomMade();
-    if (this.#lanes.size === 0) this.#allClosed?.();
+    if (this.#peers.size === 0) this.#allClosed?.();
   }
 
   warn(event: string, address: string, detail: string): void {
-    const key = `${address} ${event}`;
-    const now = this.runtime.now();
-    const last = this.#warned.get(key);
-    if (last !== undefined && now - last < WARNING_INTERVAL_MS) return;
-    if (this.#warned.size >= this.limits.peers) this.#warned.clear();
-    this.#warned.set(key, now);
-    this.#notify(() => this.emit('warning', { event, address, detail }));
+    const warning = this.#warnings.admit({ event, address, detail }, this.runtime.now());
+    if (warning === null) return;
+    this.#notify(() => this.emit('warning', warning));
   }
 
   async #close(options: CloseOptions): Promise<void> {
+    this.#admission.isClosing = true;
     const sockets = [...this.#sockets.values(), ...this.#leaving];
     const results = await Promise.allSettled(sockets.map((socket) => socket.close(options)));
     this.#listener.close();
     this.#environment.nodes.delete(this.address);
-    if (this.#lanes.size > 0) {
+    if (this.#peers.size > 0) {
       await new Promise<void>((resolve) => {
         // Each lane ends by itself within the drain time; this is the net below it.
         const timer = this.runtime.timer(resolve, CLOSE_MS);
@@ -366,7 +415,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
           timer.cancel();
           resolve();
         };
-        for (const lane of [...this.#lanes.values()]) lane.shutdown();
+        for (const peer of [...this.#peers.values()]) peer.shutdown();
       });
     }
     this.emit('close');
@@ -374,90 +423,58 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
     if (failed !== undefined) throw failed.reason;
   }
 
-  #accepted(channel: Channel): void {
-    const address = channel.remoteAddress;
-    if (address === this.address || this.#isForged(address)) {
-      this.counters.accept_refused += 1;
-      this.warn('connection refused', address, 'it comes from an address that is open in this process');
-      channel.reset();
-      return;
-    }
-    const lane = this.#laneTo(address);
-    if (lane === null || this.closed) {
-      this.counters.accept_refused += 1;
-      this.warn('connection refused', address, this.closed ? 'the node is closing' : 'too many peers');
-      channel.reset();
-      return;
-    }
-    lane.accepted(channel);
+  /** Asked before there is a channel: who is refused leaves nothing behind. */
+  #admits(address: string, connections: number): boolean {
+    const reason = this.#admission.refuse({
+      ip: ipOf(address),
+      isLocal: address === this.address || this.#isForged(address),
+      isPeer: this.#peers.has(address),
+      connections,
+      hasPlace: () => this.#peers.hasPlace(this.runtime.now()),
+    });
+    if (reason !== null) this.warn('connection refused', address, refusalTexts[reason]);
+    return reason === null;
   }
 
-  /** Makes room for a peer by forgetting one that has been away for long and has nothing queued. */
-  #forgetPeer(): boolean {
-    const now = this.runtime.now();
-    for (const lane of this.#lanes.values()) {
-      if (!lane.connection.isForgotten(now, FORGET_AFTER_MS)) continue;
-      this.counters.peers_forgotten += 1;
-      lane.shutdown();
-      return true;
-    }
-    return false;
+  #accepted(channel: Channel): void {
+    const peer = this.#peerTo(channel.remoteAddress);
+    if (peer === null) channel.reset();
+    else peer.accepted(channel);
   }
 
   /** A connection from an address of this process, whose node there did not open it: somebody else's. */
   #isForged(address: string): boolean {
     const node = this.#environment.nodes.get(address);
-    return node !== undefined && !node.#lanes.has(this.address);
+    return node !== undefined && !node.#peers.has(this.address);
   }
 
-  #laneTo(address: string): Lane | null {
-    const known = this.#lanes.get(address);
+  #peerTo(address: string): Peer | null {
+    const known = this.#peers.get(address);
     if (known !== undefined) return known;
-    if (this.#lanes.size >= this.limits.peers && !this.#forgetPeer()) return null;
-    const lane = new Lane(this, address, compareIp(this.#ip, parseIp(address)) < 0);
-    this.#lanes.set(address, lane);
-    return lane;
+    if (!this.#peers.makePlace(this.runtime.now(), this.counters)) return null;
+    const peer = new Peer(this, address, compareIp(this.#host.ip, ipOf(address)) < 0);
+    this.#peers.add(peer);
+    return peer;
   }
 
   #makeDestination(text: string, syscall: string): Destination {
-    checkString('to.address', text);
-    let ip: Uint8Array;
-    try {
-      ip = parseIp(text);
-    } catch (cause) {
-      throw new ZerotxError('EINVAL', `${syscall} EINVAL: to.address "${text}" is not an IP address`, {
-        syscall,
-        cause,
-      });
-    }
-    if (!isUnicast(ip)) {
-      const code = syscall === 'connect' && isUnspecified(ip) ? 'EDESTADDRREQ' : 'EINVAL';
-      throw new ZerotxError(code, `${syscall} ${code}: to.address ${text} is not a unicast address`, {
-        syscall,
-      });
-    }
-    if (isMapped(ip) !== isMapped(this.#ip)) {
-      throw new ZerotxError(
-        'EOPNOTSUPP',
-        `${syscall} EOPNOTSUPP: ${this.address} cannot reach ${text}: IPv4 and IPv6 do not mix`,
-        {
-          syscall,
-        },
-      );
-    }
-    const address = formatIp(ip);
-    const local = this.#lanes.has(address) ? undefined : this.#environment.nodes.get(address);
+    const { ip, address } = peerHost(this.#host, text, syscall);
+    const local = this.#peers.has(address) ? undefined : this.#environment.nodes.get(address);
     if (local !== undefined)
-      return { address, lane: null, congested: (port) => local.localMap.congested(port) };
-    const lane = this.#laneTo(address);
-    if (lane === null) {
+      return { address, peer: null, congested: (port) => local.localMap.congested(port) };
+    if (!this.#admission.allows(ip)) {
+      const why = `${address} is not in options.allow of ${this.address}`;
+      throw new ZerotxError('EACCES', `${syscall} EACCES: ${why}`, { syscall, next: 'fatal' });
+    }
+    const peer = this.#peerTo(address);
+    if (peer === null) {
       throw new ZerotxError(
         'ENOBUFS',
-        `${syscall} ENOBUFS: already ${this.limits.peers} peers (limits.peers)`,
+        `${syscall} ENOBUFS: already ${this.#peers.size} peers (limits.peers, and limits.connections for the lanes of each)`,
         { syscall },
       );
     }
-    return { address, lane, congested: (port) => lane.peerMap.congested(port) };
+    return { address, peer, congested: (port) => peer.map.congested(port) };
   }
 
   #socketFor(dport: number): RdsSocket | null {
@@ -480,7 +497,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements LaneNode {
   }
 
   #mapChanged(): void {
-    for (const lane of this.#lanes.values()) lane.queueMap();
+    for (const peer of this.#peers.values()) peer.queueMap();
     // Senders in this process look at the map itself; they, too, must hear of it.
     for (const node of this.#environment.nodes.values()) node.congestionNews();
   }

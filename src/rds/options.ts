@@ -4,18 +4,24 @@ import {
   checkObject,
   checkOptionalBoolean,
   checkOptionalInteger,
-  checkString,
   wrongRange,
   wrongType,
 } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
-import { isUnicast, parseIp } from '../wire/sockaddr.ts';
+import { ownHost } from './address.ts';
+import { LANES_MAX } from './handshake.ts';
+import type { NodeKey } from './keys.ts';
 
 export interface NodeLimits {
   /** Peers that may have a lane. Default 1024. */
   readonly peers: number;
+  /**
+   * Connections in all: lanes, inbound ones that wait for theirs, attempts. Beyond it inbound ones are refused; and there are no
+   * more peers than find room in it with all their lanes. Default 8192.
+   */
+  readonly connections: number;
   /** Received bytes that may wait to be read, per peer and in all, before TCP holds peers back. Default 64 and 512 MiB. */
   readonly heldBytesPerPeer: number;
   readonly heldBytes: number;
@@ -27,14 +33,32 @@ const MIB = 1024 * 1024;
 
 export const defaultLimits: NodeLimits = {
   peers: 1024,
+  connections: 8192,
   heldBytesPerPeer: 64 * MIB,
   heldBytes: 512 * MIB,
   idlePoolBytes: 64 * MIB,
 };
 
 export interface NodeOptions {
-  /** The IP address to own, as text. */
+  /** Default 'tcp': RDS in this process, over TCP. 'kernel' has other options: KernelNodeOptions (api.ts). */
+  readonly transport?: 'tcp';
+  /** The IP address to own, as text; a link-local one with its zone, the name or number of an interface: `fe80::1%eth0`. */
   readonly address: string;
+  /**
+   * Who may connect: addresses and blocks (`192.0.2.0/24`, `2001:db8::/32`). To others this node does not dial either: sends to
+   * them fail with EACCES. Nodes of this process always reach each other. Default: everybody; with `keys`, whom they are for.
+   */
+  readonly allow?: readonly string[];
+  /**
+   * What the kernel signs TCP segments with: TCP-MD5 or TCP-AO. It drops what comes unsigned, or signed with another key, from the
+   * peers that a key is for. Both sides need the same ones.
+   */
+  readonly keys?: readonly NodeKey[];
+  /**
+   * TCP connections that are offered to each peer, 1 to 8; peers that encode the lane in their source port (Linux 7.x, zerotx) take
+   * them, others get one. A power of two: others count as the next below. Default 8.
+   */
+  readonly lanes?: number;
   /** When lent messages go to the kernel by MSG_ZEROCOPY: see net/policy.ts. Default 'auto'. */
   readonly mode?: ZerocopyMode;
   /** Pieces below this are copied by the kernel. Default 32 KiB. */
@@ -60,6 +84,7 @@ export interface SendOptions {
 
 export interface AwaitSendOptions {
   readonly signal?: AbortSignal;
+  /** For all of it: until the buffer is the caller's again. Without it SO_SNDTIMEO bounds the wait for room. */
   readonly timeoutMs?: number;
 }
 
@@ -68,6 +93,16 @@ export interface ReceiveOptions {
   readonly peek?: boolean;
   /** False: no control messages; cookies stay for recvErrqueue() or a later call. */
   readonly control?: boolean;
+  /** Room for the payload: what is over it is discarded, and the message says `truncated`. Default: all. */
+  readonly maxBytes?: number;
+  /** MSG_TRUNC: `length` is that of the whole message, though `data` may hold less. */
+  readonly trunc?: boolean;
+}
+
+export interface AwaitReceiveOptions extends ReceiveOptions {
+  readonly signal?: AbortSignal;
+  /** Default: SO_RCVTIMEO. */
+  readonly timeoutMs?: number;
 }
 
 export interface SocketOptions {
@@ -84,6 +119,16 @@ export interface SocketOptions {
   readonly receiveBufferBytes?: number;
   /** RDS_CONG_MONITOR: news of ports that may be free again come through recvmsg(). */
   readonly congestionMonitor?: boolean;
+  /** SO_TIMESTAMP: messages have a `timestamp`. */
+  readonly timestamp?: boolean;
+  /** RDS_RECVERR: kept, without effect, as there is no RDMA over TCP. */
+  readonly receiveErrors?: boolean;
+  /** SO_SNDTIMEO: how long send() waits for room. Default 0: for ever. */
+  readonly sendTimeoutMs?: number;
+  /** SO_RCVTIMEO: how long receive() waits. Default 0: for ever. */
+  readonly receiveTimeoutMs?: number;
+  /** SO_RDS_MSG_RXPATH_LATENCY: points that messages carry as `latency`; 0 header to data, 1 to whole, 2 to recvmsg(). */
+  readonly receiveLatency?: readonly number[];
 }
 
 export const DEFAULT_BUFFER_BYTES: number = 8 * 1024 * 1024;
@@ -109,11 +154,14 @@ export function closeOptionsError(options: CloseOptions): unknown {
 
 export function checkNodeOptions(options: NodeOptions): void {
   checkObject('options', options);
-  checkNodeAddress(options.address);
+  if (options.transport !== undefined && options.transport !== 'tcp')
+    throw wrongRange('options.transport', "'tcp' or 'kernel'", options.transport);
+  ownHost(options.address);
   const { mode, thresholdBytes } = options;
   if (mode !== undefined && !['auto', 'force', 'off'].includes(mode))
     throw wrongRange('options.mode', "'auto', 'force' or 'off'", mode);
   checkOptionalInteger('options.thresholdBytes', thresholdBytes, 1, 2 ** 31 - 1);
+  checkOptionalInteger('options.lanes', options.lanes, 1, LANES_MAX);
   if (options.budget !== undefined) checkObject('options.budget', options.budget);
   if (options.limits !== undefined) checkObject('options.limits', options.limits);
   for (const [name, value] of Object.entries(options.limits ?? {})) {
@@ -129,19 +177,18 @@ export function checkSocketOptions(port: number, options: SocketOptions): void {
   checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
   checkOptionalInteger('options.sendBufferBytes', options.sendBufferBytes, 2304, 2 ** 31 - 1);
   checkOptionalInteger('options.receiveBufferBytes', options.receiveBufferBytes, 2304, 2 ** 31 - 1);
+  checkOptionalBoolean('options.timestamp', options.timestamp);
+  checkOptionalBoolean('options.receiveErrors', options.receiveErrors);
+  checkOptionalInteger('options.sendTimeoutMs', options.sendTimeoutMs, 0, 2 ** 31 - 1);
+  checkOptionalInteger('options.receiveTimeoutMs', options.receiveTimeoutMs, 0, 2 ** 31 - 1);
+  const { receiveLatency } = options;
+  if (receiveLatency !== undefined && !Array.isArray(receiveLatency))
+    throw wrongType('options.receiveLatency', 'an array of numbers', receiveLatency);
 }
 
-function checkNodeAddress(address: unknown): void {
-  checkString('options.address', address);
-  let ip: Uint8Array | null = null;
-  try {
-    ip = parseIp(address);
-  } catch {
-    // Said below, with the name of the argument.
-  }
-  if (ip !== null && isUnicast(ip)) return;
-  const text = `open EINVAL: options.address "${address}" is not the IP address of one host`;
-  throw new ZerotxError('EINVAL', text, { syscall: 'open' });
+export function checkReceiveOptions(options: ReceiveOptions): void {
+  checkObject('options', options);
+  checkOptionalInteger('options.maxBytes', options.maxBytes, 0, 2 ** 31 - 1);
 }
 
 export function checkTarget(to: RdsAddress, syscall: string): void {

@@ -52,6 +52,8 @@ class PendingSend {
   settled = false;
   withdrawnWith: unknown = null;
   timer: Timer | null = null;
+  /** The timer bounds the wait for room alone. */
+  timesRoom = false;
   unlisten: (() => void) | null = null;
   /** Set when the caller was told ZTX_STILL_LENT: tells when the buffer is free after all. */
   freed: ((outcome: Outcome) => void) | null = null;
@@ -67,6 +69,8 @@ class PendingSend {
 export interface SendWaitOptions {
   readonly signal?: AbortSignal | undefined;
   readonly timeoutMs?: number | undefined;
+  /** Without `timeoutMs`: how long to wait for room; 0: for ever. */
+  readonly roomTimeoutMs?: number;
 }
 
 export class PendingSends {
@@ -91,7 +95,7 @@ export class PendingSends {
 
   add(request: SendRequest, options: SendWaitOptions): Promise<Outcome> {
     return new Promise((resolve, reject) => {
-      const { signal, timeoutMs } = options;
+      const { signal, timeoutMs, roomTimeoutMs = 0 } = options;
       if (signal?.aborted) {
         reject(signal.reason);
         return;
@@ -107,6 +111,9 @@ export class PendingSends {
       }
       if (timeoutMs !== undefined) {
         pending.timer = this.#setTimer(() => this.#giveUp(pending, timedOut(timeoutMs)), timeoutMs);
+      } else if (roomTimeoutMs > 0 && !pending.accepted) {
+        pending.timesRoom = true;
+        pending.timer = this.#setTimer(() => this.#giveUp(pending, noRoom(roomTimeoutMs)), roomTimeoutMs);
       }
     });
   }
@@ -129,20 +136,20 @@ export class PendingSends {
   }
 
   /**
-   * What waits for `address` (null: for anybody) is rejected; what is lent and not acknowledged is about to be withdrawn, and
+   * What waits for `address` and `port` (null: any) is rejected; what is lent and not acknowledged is about to be withdrawn, and
    * is rejected when the buffer is the caller's again.
    */
-  withdraw(address: string | null, error: ZerotxError): void {
+  withdraw(address: string | null, port: number | null, error: ZerotxError): void {
     for (const queue of [...this.#waiting.values()]) {
       for (const pending of queue) {
-        if (address !== null && pending.request.address !== address) continue;
+        if (!isTo(pending.request, address, port)) continue;
         this.#unwait(pending);
         this.#settle(pending, () => pending.reject(error));
       }
     }
     for (const pending of this.#lent) {
-      const concerned = address === null || pending.request.address === address;
-      if (concerned && !pending.lent?.acknowledged()) pending.withdrawnWith ??= error;
+      if (isTo(pending.request, address, port) && !pending.lent?.acknowledged())
+        pending.withdrawnWith ??= error;
     }
   }
 
@@ -178,6 +185,7 @@ export class PendingSends {
     }
     if (typeof attempt === 'string') return attempt;
     pending.accepted = true;
+    if (pending.timesRoom) pending.timer?.cancel();
     pending.lent = attempt.lent;
     if (attempt.lent !== null) this.#lent.add(pending);
     else {
@@ -229,8 +237,18 @@ export class PendingSends {
   }
 }
 
+function isTo(request: SendRequest, address: string | null, port: number | null): boolean {
+  return (address === null || request.address === address) && (port === null || request.port === port);
+}
+
 function timedOut(timeoutMs: number): ZerotxError {
   return new ZerotxError('ETIMEDOUT', `send ETIMEDOUT: not accepted or released within ${timeoutMs} ms`, {
+    syscall: 'send',
+  });
+}
+
+function noRoom(timeoutMs: number): ZerotxError {
+  return new ZerotxError('ETIMEDOUT', `send ETIMEDOUT: no room within SO_SNDTIMEO, ${timeoutMs} ms`, {
     syscall: 'send',
   });
 }

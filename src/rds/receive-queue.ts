@@ -11,9 +11,9 @@ const BYTES_PER_MESSAGE = 64;
 export class ReceiveQueue {
   readonly #messages = new Deque<RdsMessage>();
   readonly #port: number;
-  readonly #limitBytes: number;
+  #limitBytes: number;
   readonly #map: LocalMap;
-  readonly #monitors: boolean;
+  #monitors: boolean;
   #queuedBytes = 0;
   /** Ports that were congested when we tried to send to them, and news of them: bit (port % 64). */
   #watched = 0n;
@@ -34,9 +34,36 @@ export class ReceiveQueue {
     return this.#queuedBytes;
   }
 
+  get limitBytes(): number {
+    return this.#limitBytes;
+  }
+
+  /** What waits already is measured against the new limit at once. */
+  set limitBytes(bytes: number) {
+    this.#limitBytes = bytes;
+    this.#map.update(this.#port, this.#load(), bytes);
+  }
+
+  get monitors(): boolean {
+    return this.#monitors;
+  }
+
+  /** RDS_CONG_MONITOR. Without it nothing is watched, and what was is forgotten. */
+  set monitors(on: boolean) {
+    this.#monitors = on;
+    if (on) return;
+    this.#watched = 0n;
+    this.#news = 0n;
+  }
+
+  /** For observers: what waits to be read, by arrival. */
+  messages(): Iterable<RdsMessage> {
+    return this.#messages;
+  }
+
   push(message: RdsMessage): void {
     this.#messages.push(message);
-    this.#queuedBytes += message.length;
+    this.#queuedBytes += message.fullLength;
     message.entered();
     const load = this.#load();
     if (load > this.#limitBytes) this.#map.update(this.#port, load, this.#limitBytes);
@@ -45,7 +72,7 @@ export class ReceiveQueue {
   shift(): RdsMessage | null {
     const message = this.#messages.shift();
     if (message === undefined) return null;
-    this.#queuedBytes -= message.length;
+    this.#queuedBytes -= message.fullLength;
     message.left();
     this.#map.update(this.#port, this.#load(), this.#limitBytes);
     return message;

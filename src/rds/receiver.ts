@@ -9,6 +9,9 @@
  * them. A payload over 16 KiB gets a buffer of its own, which the next reads fill directly, followed by exactly one
  * header: so a stream of large messages is not copied again here.
  *
+ * Between two turns of reading a lane keeps no chunk (rest()), but for the beginning of a message of some size. What it keeps is charged to
+ * the peer like messages that wait: else many lanes, with a part of a message each, would hold memory that nobody counts.
+ *
  * Rules (rds_tcp_data_recv, rds_recv_incoming): flags == CONG_BITMAP exactly is a map; a message with a lower number than
  * expected is a duplicate only if it carries RETRANSMITTED; any other sets the expectation, even backwards; a hole
  * is normal. Unlike the kernel, h_len is bounded, and headers from port 0 to port 0 do not touch the expectation (they
@@ -31,7 +34,7 @@ import {
 } from '../wire/rds.ts';
 import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
-import { type BufferPool, CHUNK_BYTES, ReceiveBuffer } from './memory.ts';
+import { type BufferPool, CHUNK_BYTES, ChunkShelf, READ_BYTES_MIN, ReceiveBuffer } from './memory.ts';
 
 export interface ReceiverHost {
   /** A whole map of 8192 bytes, valid during the call. */
@@ -41,12 +44,17 @@ export interface ReceiverHost {
   ping(sport: number): void;
   /** A data message or a pong (sport 0): `length` bytes at `offset` of `buffer`; ref() it to keep it. */
   data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
+  /** Memory held for messages that are not complete changed. */
+  held(deltaBytes: number): void;
 }
 
 /** Payloads over this get a buffer of their own. */
 const INLINE_MAX = 16 * 1024;
-/** Smaller reads are not worth a call: begin a new chunk. */
-const READ_MIN = 4096;
+/** The beginning of a message is copied, instead of keeping its chunk, up to this size; and that is not charged. */
+const KEPT_BYTES_MAX = 2048;
+
+/** Of this thread: nothing happens between targets() and filled(), and no lane should keep a view of what it has read. */
+const views: Uint8Array[] = [];
 
 interface BigMessage {
   readonly sport: number;
@@ -68,8 +76,11 @@ export class LaneReceiver {
   readonly #pool: BufferPool;
   readonly #releases: ReleaseQueue;
   readonly #counters: RdsCounters;
-  readonly #views: Uint8Array[] = [];
-  #chunk: ReceiveBuffer;
+  readonly #shelf: ChunkShelf;
+  #chunk: ReceiveBuffer | null = null;
+  /** The beginning of a message, while there is no chunk. */
+  #kept: Buffer | null = null;
+  #chargedBytes = 0;
   #pos = 0;
   #fill = 0;
   #big: BigMessage | null = null;
@@ -77,37 +88,83 @@ export class LaneReceiver {
   #nextHi = 0;
   #nextLo = 0;
 
-  constructor(host: ReceiverHost, pool: BufferPool, releases: ReleaseQueue, counters: RdsCounters) {
+  constructor(
+    host: ReceiverHost,
+    pool: BufferPool,
+    releases: ReleaseQueue,
+    counters: RdsCounters,
+    shelf: ChunkShelf = new ChunkShelf(pool, releases),
+  ) {
     this.#host = host;
     this.#pool = pool;
     this.#releases = releases;
     this.#counters = counters;
-    this.#chunk = this.#acquire(CHUNK_BYTES);
+    this.#shelf = shelf;
   }
 
   /** Bytes held for a message that is not complete yet. */
   get partialBytes(): number {
-    return this.#big === null ? this.#fill - this.#pos : this.#big.filled;
+    if (this.#big !== null) return this.#big.filled;
+    return this.#kept === null ? this.#fill - this.#pos : this.#kept.byteLength;
+  }
+
+  /** For observers: bytes still to come of the message that has begun, of its header and of its payload. */
+  get missing(): { readonly headerBytes: number; readonly payloadBytes: number } {
+    if (this.#big !== null) return { headerBytes: 0, payloadBytes: this.#big.length - this.#big.filled };
+    if (this.#skip > 0) return { headerBytes: 0, payloadBytes: this.#skip };
+    const partial = this.partialBytes;
+    if (partial < HEADER_BYTES) return { headerBytes: HEADER_BYTES - partial, payloadBytes: 0 };
+    const bytes = this.#kept ?? (this.#chunk as ReceiveBuffer).bytes;
+    const whole = HEADER_BYTES + payloadLength(bytes, this.#kept === null ? this.#pos : 0);
+    return { headerBytes: 0, payloadBytes: Math.max(0, whole - partial) };
   }
 
   /** The next number expected. */
   get nextSeq(): { hi: number; lo: number } {
-    return { hi: this.#nextHi, lo: this.#nextLo };
+    return { hi: this.#nextHi >>> 0, lo: this.#nextLo };
   }
 
-  /** Where to put what comes next: one view or two, never empty. The array is reused. */
-  targets(): readonly Uint8Array[] {
-    const views = this.#views;
+  /** Memory is held for a message that has begun: reading the rest of it takes no more. */
+  get hasBegun(): boolean {
+    return this.#chargedBytes > 0;
+  }
+
+  /**
+   * Where to put what comes next: one view or two, never empty. The array is that of all receivers. With `toEnd`, no more than the message that has begun
+   * (hasBegun).
+   */
+  targets(toEnd = false): readonly Uint8Array[] {
     views.length = 0;
+    const chunk = this.#chunk ?? this.#openChunk();
     const big = this.#big;
-    if (big === null) {
-      views.push(this.#chunk.bytes.subarray(this.#fill));
-    } else {
-      big.buffer ??= this.#acquire(big.length);
+    if (big !== null) {
+      big.buffer ??= this.#acquireBig(big.length);
       views.push(big.buffer.bytes.subarray(big.filled, big.length));
-      views.push(this.#chunk.bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
-    }
+      if (!toEnd) views.push(chunk.bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
+    } else if (toEnd) {
+      const end = this.#pos + HEADER_BYTES + payloadLength(chunk.bytes, this.#pos);
+      views.push(chunk.bytes.subarray(this.#fill, end));
+    } else views.push(chunk.bytes.subarray(this.#fill));
     return views;
+  }
+
+  /** Nothing more is read for now: gives up what it can. */
+  rest(): void {
+    const chunk = this.#chunk;
+    if (chunk === null) return;
+    const partial = this.#fill - this.#pos;
+    if (partial > KEPT_BYTES_MAX) {
+      if (this.#chargedBytes === 0) this.#charge(CHUNK_BYTES);
+      return;
+    }
+    if (partial > 0) {
+      this.#kept = Buffer.allocUnsafeSlow(partial);
+      chunk.bytes.copy(this.#kept, 0, this.#pos, this.#fill);
+    }
+    this.#shelf.put(chunk, this.#pos);
+    this.#chunk = null;
+    this.#pos = 0;
+    this.#fill = 0;
   }
 
   /** `n` bytes were put into the targets. False if the peer broke the limit on h_len: drop the connection. */
@@ -121,11 +178,14 @@ export class LaneReceiver {
       rest -= take;
       if (big.filled < big.length) return true;
       this.#big = null;
+      // Before the message is charged in its queue: the same bytes do not count twice.
+      this.#charge(-this.#chargedBytes);
       if (!this.#isDuplicate(big.seqHi, big.seqLo, big.flagged))
         this.#host.data(big.sport, big.dport, big.buffer, 0, big.length);
       big.buffer.unref();
       this.deliveredLarge = true;
     }
+    if (this.#chargedBytes > 0 && this.#big === null) this.#charge(-this.#chargedBytes);
     this.#fill += rest;
     const sane = this.#parse();
     if (sane) this.#makeRoom();
@@ -153,9 +213,11 @@ export class LaneReceiver {
     if (this.partialBytes > 0 || this.#big !== null || this.#skip > 0) this.#counters.recv_truncated += 1;
     this.#big?.buffer?.unref();
     this.#big = null;
+    this.#kept = null;
     this.#skip = 0;
     this.#pos = this.#fill;
-    this.#makeRoom();
+    this.#charge(-this.#chargedBytes);
+    this.rest();
   }
 
   /** The peer restarted and numbers afresh. */
@@ -166,11 +228,10 @@ export class LaneReceiver {
 
   close(): void {
     this.reset();
-    this.#chunk.unref();
   }
 
   #parse(): boolean {
-    const bytes = this.#chunk.bytes;
+    const { bytes } = this.#chunk as ReceiveBuffer;
     for (;;) {
       if (this.#skip > 0) {
         const take = Math.min(this.#skip, this.#fill - this.#pos);
@@ -203,7 +264,8 @@ export class LaneReceiver {
   }
 
   #dispatch(header: number, length: number): void {
-    const bytes = this.#chunk.bytes;
+    const chunk = this.#chunk as ReceiveBuffer;
+    const { bytes } = chunk;
     const kind = classify(bytes, header);
     if (kind === 'congestion') {
       this.#host.congestion(bytes.subarray(header + HEADER_BYTES, header + HEADER_BYTES + CONG_MAP_BYTES));
@@ -217,16 +279,10 @@ export class LaneReceiver {
     if (this.#isDuplicate(seqHiOf(bytes, header), seqLoOf(bytes, header), flagged)) return;
     switch (kind) {
       case 'data':
-        this.#host.data(
-          sportOf(bytes, header),
-          dportOf(bytes, header),
-          this.#chunk,
-          header + HEADER_BYTES,
-          length,
-        );
+        this.#host.data(sportOf(bytes, header), dportOf(bytes, header), chunk, header + HEADER_BYTES, length);
         return;
       case 'pong':
-        this.#host.data(0, dportOf(bytes, header), this.#chunk, header + HEADER_BYTES, 0);
+        this.#host.data(0, dportOf(bytes, header), chunk, header + HEADER_BYTES, 0);
         return;
       case 'ping':
         this.#host.ping(sportOf(bytes, header));
@@ -238,7 +294,7 @@ export class LaneReceiver {
   }
 
   #startBig(header: number, length: number): void {
-    const bytes = this.#chunk.bytes;
+    const { bytes } = this.#chunk as ReceiveBuffer;
     const sport = sportOf(bytes, header);
     const dport = dportOf(bytes, header);
     // A large ping or 0 -> 0 message: only its header matters, so take it as an empty one and skip the payload.
@@ -254,7 +310,7 @@ export class LaneReceiver {
     const seqLo = seqLoOf(bytes, header);
     const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
     const have = this.#fill - header - HEADER_BYTES;
-    const buffer = have === 0 ? null : this.#acquire(length);
+    const buffer = have === 0 ? null : this.#acquireBig(length);
     if (buffer !== null) bytes.copy(buffer.bytes, 0, header + HEADER_BYTES, this.#fill);
     this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, length, filled: have };
     this.#pos = this.#fill;
@@ -267,30 +323,53 @@ export class LaneReceiver {
       return true;
     }
     this.#nextLo = (lo + 1) >>> 0;
-    this.#nextHi = this.#nextLo === 0 ? (hi + 1) >>> 0 : hi;
+    // Not cut to 32 bits: behind the last number of all comes one that all are below, so that a duplicate of it is one.
+    this.#nextHi = this.#nextLo === 0 ? hi + 1 : hi;
     return false;
   }
 
   /** Sees to it that the message that has begun fits behind `pos`, and that a read is worth its call. */
   #makeRoom(): void {
-    if (this.#pos === this.#fill && this.#chunk.refs === 1) {
+    const chunk = this.#chunk as ReceiveBuffer;
+    if (this.#pos === this.#fill && chunk.refs === 1) {
       this.#pos = 0;
       this.#fill = 0;
       return;
     }
     const partial = this.#fill - this.#pos;
-    const length = partial >= HEADER_BYTES ? payloadLength(this.#chunk.bytes, this.#pos) : 0;
+    const length = partial >= HEADER_BYTES ? payloadLength(chunk.bytes, this.#pos) : 0;
     const fits = this.#pos + HEADER_BYTES + length <= CHUNK_BYTES;
-    if (fits && CHUNK_BYTES - this.#fill >= READ_MIN) return;
-    const old = this.#chunk;
-    this.#chunk = this.#acquire(CHUNK_BYTES);
-    old.bytes.copy(this.#chunk.bytes, 0, this.#pos, this.#fill);
-    old.unref();
+    if (fits && CHUNK_BYTES - this.#fill >= READ_BYTES_MIN) return;
+    const next = this.#shelf.fresh();
+    chunk.bytes.copy(next.bytes, 0, this.#pos, this.#fill);
+    chunk.unref();
+    this.#chunk = next;
     this.#pos = 0;
     this.#fill = partial;
   }
 
-  #acquire(bytes: number): ReceiveBuffer {
-    return new ReceiveBuffer(this.#pool.acquire(bytes), this.#pool, this.#releases);
+  #openChunk(): ReceiveBuffer {
+    this.#chunk = this.#shelf.take();
+    this.#pos = this.#shelf.fill;
+    this.#fill = this.#pos;
+    const kept = this.#kept;
+    if (kept === null) return this.#chunk;
+    kept.copy(this.#chunk.bytes, this.#fill);
+    this.#fill += kept.byteLength;
+    this.#kept = null;
+    this.#makeRoom();
+    return this.#chunk;
+  }
+
+  #acquireBig(bytes: number): ReceiveBuffer {
+    const buffer = new ReceiveBuffer(this.#pool.acquire(bytes), this.#pool, this.#releases);
+    this.#charge(buffer.bytes.byteLength);
+    return buffer;
+  }
+
+  #charge(deltaBytes: number): void {
+    if (deltaBytes === 0) return;
+    this.#chargedBytes += deltaBytes;
+    this.#host.held(deltaBytes);
   }
 }

@@ -9,7 +9,7 @@
  * connection, when each message that was begun must be marked RETRANSMITTED.
  */
 import type { Ubuf } from '../core/ubuf.ts';
-import { FLAGS_OFFSET, HEADER_BYTES, payloadLength, RETRANSMITTED } from '../wire/rds.ts';
+import { dport, FLAGS_OFFSET, HEADER_BYTES, payloadLength, RETRANSMITTED } from '../wire/rds.ts';
 
 /** Who is charged for the bytes of a run until they are acknowledged or given up. */
 export interface SendOwner {
@@ -39,6 +39,8 @@ export class Run {
   streamStart = 0;
   /** Bytes from `start`: messages that begin before it belong to a generation of the peer that is gone. */
   staleEnd = 0;
+  /** Some of it was begun on an earlier connection and goes first on the next. */
+  resent = false;
   /** The owner is gone: finish what is half sent, send nothing again. */
   cancelled = false;
 
@@ -117,6 +119,46 @@ export class Run {
     let at = 0;
     while (at < limit) at += HEADER_BYTES + payloadLength(this.bytes, this.start + at);
     return at;
+  }
+
+  /** Offset, from `start`, of the last message that begins before `limit`, a boundary. */
+  boundaryBefore(limit: number): number {
+    if (this.payload !== null) return 0;
+    let from = 0;
+    for (let at = 0; at < limit; ) {
+      from = at;
+      at += HEADER_BYTES + payloadLength(this.bytes, this.start + at);
+    }
+    return from;
+  }
+
+  /** All of its messages go to RDS port `port`. */
+  goesTo(port: number): boolean {
+    return dport(this.bytes, this.start) === port && this.portChange(port) === this.byteLength;
+  }
+
+  /** Offset, from `start`, of the first message that goes to `port` if the first does not, or the other way round; or the end. */
+  portChange(port: number): number {
+    if (this.payload !== null) return this.byteLength;
+    const first = dport(this.bytes, this.start) === port;
+    let at = 0;
+    while (at < this.headLength && (dport(this.bytes, this.start + at) === port) === first)
+      at += HEADER_BYTES + payloadLength(this.bytes, this.start + at);
+    return at;
+  }
+
+  /** Moves the small messages at and behind `at`, a boundary before the end, to a run of their own. */
+  split(at: number): Run {
+    const from = this.start + at;
+    const tail = new Run(this.owner, this.chunk, this.bytes, from, this.end, null, false);
+    let messages = 0;
+    for (let i = 0; i < at; messages++) i += HEADER_BYTES + payloadLength(this.bytes, this.start + i);
+    tail.messages = this.messages - messages;
+    tail.payloadBytes = this.end - from - tail.messages * HEADER_BYTES;
+    this.messages = messages;
+    this.payloadBytes -= tail.payloadBytes;
+    this.end = from;
+    return tail;
   }
 
   /** Cuts off the messages at and behind `at`, a boundary; returns how many. */

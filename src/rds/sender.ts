@@ -19,42 +19,44 @@
 import { assert } from '../core/assert.ts';
 import { Deque } from '../core/deque.ts';
 import type { Ubuf } from '../core/ubuf.ts';
-import { CONG_BITMAP, EXTHDR_OFFSET, encodeHeader, HEADER_BYTES, writeHeader } from '../wire/rds.ts';
-import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
+import { writeU32 } from '../wire/bytes.ts';
+import {
+  CONG_BITMAP,
+  EXTHDR_OFFSET,
+  encodeHeader,
+  FLAGS_OFFSET,
+  HEADER_BYTES,
+  payloadLength,
+  RETRANSMITTED,
+  seqHi,
+  seqLo,
+  writeHeader,
+} from '../wire/rds.ts';
+import { CONG_MAP_BYTES, createMap } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
 import type { Staging } from './memory.ts';
+import { type Lender, MapInFlight, Offer, type Part } from './offer.ts';
 import { Run, type SendOwner } from './run.ts';
+import { separated, without } from './run-queue.ts';
 
-/** One offer of bytes. A `lent` offer lies wholly in that Ubuf; otherwise the views are to be copied by the kernel. */
-export interface Offer {
-  readonly views: Uint8Array[];
-  count: number;
-  bytes: number;
-  lent: Ubuf | null;
-  /** More follows at once: the transport may hold back a partial segment. */
-  more: boolean;
-}
+/** Of this thread: nothing happens between gather() and wrote(), and idle lanes should be light. */
+const offer = new Offer();
+const emptyMap: Uint8Array = mapMessage(createMap());
 
-const OFFER_VIEWS_MAX = 64;
-/** A largest message with its header and something before it still goes in one call. */
-const OFFER_BYTES_MAX = 1024 * 1024 + 64 * 1024;
-/** The kernel accounts zero-copy memory in objects of up to 512 KiB: longer calls are not released in bigger steps. */
-const LENT_CALL_BYTES_MAX = 512 * 1024;
+const RESERVED_NUMBERS = 2;
 
-type Part = Run | MapInFlight;
+/** What may be written: maps and probes; with them what was begun on an earlier connection; everything. */
+export type Gate = 'probes' | 'resent' | 'open';
 
-class MapInFlight {
-  readonly bytes: Uint8Array;
-  sent = 0;
-  constructor(bytes: Uint8Array) {
-    this.bytes = bytes;
-  }
+/** Where a lane reads our congestion map, at the moment it is sent. */
+export interface MapSource {
+  readMap(): Uint8Array;
 }
 
 export class LaneSender {
   readonly #staging: Staging;
   readonly #counters: RdsCounters;
-  readonly #readMap: () => Uint8Array;
+  readonly #maps: MapSource;
   #queue = new Deque<Run>();
   readonly #unacked = new Deque<Run>();
   /** Partly written: the last of `#unacked`, or the map. */
@@ -62,31 +64,28 @@ export class LaneSender {
   #mapPending = false;
   #controlQueued = 0;
   #memoryTaken = false;
+  readonly #baseHi: number;
+  readonly #baseLo: number;
+  #reserved = RESERVED_NUMBERS;
   #seqHi: number;
   #seqLo: number;
   /** Bytes written to the current connection. */
   #written = 0;
-  /** Parts of the last offer, in its order. */
-  readonly #offered: Part[] = [];
-  readonly #offer: Offer = {
-    views: new Array<Uint8Array>(OFFER_VIEWS_MAX),
-    count: 0,
-    bytes: 0,
-    lent: null,
-    more: false,
-  };
 
   constructor(
     base: { readonly hi: number; readonly lo: number },
     staging: Staging,
     counters: RdsCounters,
-    readMap: () => Uint8Array,
+    maps: MapSource,
   ) {
+    this.#baseHi = base.hi;
+    this.#baseLo = base.lo;
     this.#seqHi = base.hi >>> 0;
     this.#seqLo = base.lo >>> 0;
+    for (let i = 0; i < RESERVED_NUMBERS; i++) this.#advanceSeq();
     this.#staging = staging;
     this.#counters = counters;
-    this.#readMap = readMap;
+    this.#maps = maps;
   }
 
   /** Nothing queued and nothing unacknowledged. */
@@ -114,6 +113,23 @@ export class LaneSender {
   /** A half-sent message's memory was taken away: the stream cannot be continued. Cleared by requeue(). */
   get memoryTaken(): boolean {
     return this.#memoryTaken;
+  }
+
+  /** For observers: what is not begun, and what is not acknowledged. Headers are read in place (run.ts). */
+  runs(): { readonly queued: Iterable<Run>; readonly unacked: Iterable<Run> } {
+    return { queued: this.#queue, unacked: this.#unacked };
+  }
+
+  /**
+   * For observers: where the last message that was begun starts in the stream of the current connection, and where it ends, which is what the
+   * peer's TCP must acknowledge (i_ack_point of the kernel's TCP transport).
+   */
+  lastMessage(): { readonly startBytes: number; readonly ackPointBytes: number } {
+    const run = this.#unacked.last;
+    if (run === undefined || run.sent === 0)
+      return { startBytes: this.#written, ackPointBytes: this.#written };
+    const end = run.boundaryAfter(run.sent);
+    return { startBytes: run.streamStart + run.boundaryBefore(end), ackPointBytes: run.streamStart + end };
   }
 
   /** Next number to be given. */
@@ -161,42 +177,51 @@ export class LaneSender {
   }
 
   /**
-   * Queues an empty message of the protocol. A probe carries extension headers and, when `seq` is given, goes to the
-   * head of the queue with that reserved number.
+   * Queues an empty message of the protocol. `early`: before the first message that was not begun yet, with a number below its
+   * own. Everything with a lower number goes before it, so whatever the peer expects after it, nothing that is sent again looks old.
    */
-  queueControl(
-    sport: number,
-    dport: number,
-    extensions: Uint8Array | null,
-    seq: { hi: number; lo: number } | null,
-  ): void {
+  queueControl(sport: number, dport: number, extensions: Uint8Array | null, early: boolean): void {
     const staging = this.#staging;
+    const place = early ? this.#firstUnbegun() : -1;
+    const isReserved = early && this.#reserved > 0;
     const offset =
-      seq === null ? this.#stageHeader(HEADER_BYTES, 0, sport, dport) : staging.reserve(HEADER_BYTES);
-    if (seq !== null) writeHeader(staging.view, offset, seq.hi, seq.lo, 0, sport, dport, 0);
+      isReserved || place >= 0
+        ? staging.reserve(HEADER_BYTES)
+        : this.#stageHeader(HEADER_BYTES, 0, sport, dport);
+    if (isReserved) this.#stageReserved(offset, sport, dport);
+    else if (place >= 0) this.#stageBefore(this.#queue.at(place) as Run, offset, sport, dport);
     this.#controlQueued += 1;
     if (extensions !== null) staging.bytes.set(extensions, offset + EXTHDR_OFFSET);
     const end = offset + HEADER_BYTES;
-    const run = new Run(
-      null,
-      staging.chunk,
-      staging.bytes,
-      offset,
-      end,
-      null,
-      false,
-      extensions !== null,
-      true,
-    );
-    if (seq === null) this.#queue.push(run);
-    else this.#insertProbe(run);
+    const isProbe = extensions !== null;
+    const run = new Run(null, staging.chunk, staging.bytes, offset, end, null, false, isProbe, true);
+    if (place < 0) this.#queue.push(run);
+    else this.#insert(run, place);
   }
 
-  /** Takes `count` sequence numbers out of the row, for probes that must come before everything queued. */
-  reserveSeq(count: number): { hi: number; lo: number } {
-    const first = { hi: this.#seqHi, lo: this.#seqLo };
-    for (let i = 0; i < count; i++) this.#advanceSeq();
-    return first;
+  /** Takes out of the queue what programs have sent and is not begun, for other lanes. */
+  takeQueued(): Run[] {
+    const taken: Run[] = [];
+    const kept = new Deque<Run>();
+    for (const run of this.#queue) {
+      if (run.control) kept.push(run);
+      else taken.push(run);
+    }
+    this.#queue = kept;
+    return taken;
+  }
+
+  /** Queues a run that another lane had: with numbers of this one, and as never sent before. */
+  adopt(run: Run): void {
+    run.resent = false;
+    for (let at = run.start; at < run.end; ) {
+      writeU32(run.bytes, at, this.#seqHi);
+      writeU32(run.bytes, at + 4, this.#seqLo);
+      run.bytes[at + FLAGS_OFFSET]! &= ~RETRANSMITTED;
+      this.#advanceSeq();
+      at += HEADER_BYTES + (run.payload === null ? payloadLength(run.bytes, at) : 0);
+    }
+    this.#queue.push(run);
   }
 
   /** The own congestion map changed: send it before the next message. Coalesced. */
@@ -206,44 +231,39 @@ export class LaneSender {
   }
 
   /**
-   * Offers what should be written next, or null when there is nothing. The offer is reused by the next call. With
-   * `gateClosed` only maps and probes are offered.
+   * Offers what should be written next and `gate` lets through, or null when there is nothing. The offer is good until the next
+   * call to any sender.
    */
-  gather(lends: (bytes: number) => boolean, gateClosed: boolean): Offer | null {
-    const offer = this.#offer;
-    offer.count = 0;
-    offer.bytes = 0;
-    offer.lent = null;
-    offer.more = false;
-    this.#offered.length = 0;
+  gather(lender: Lender, gate: Gate): Offer | null {
+    offer.clear();
     const current = this.#current;
     if (current instanceof Run && isTaken(current)) {
       this.#memoryTaken = true;
       return null;
     }
-    let room = current === null || this.#offerPart(current, lends);
+    let room = current === null || offer.add(current, lender);
     if (room && this.#mapPending && !(this.#current instanceof MapInFlight)) {
-      room = this.#offerPart(this.#openMap(), lends);
+      room = offer.add(this.#openMap(), lender);
     }
     for (let i = 0; room && i < this.#queue.length; i++) {
       const run = this.#queue.at(i) as Run;
-      if (gateClosed && !run.probe) break;
+      if (gate !== 'open' && !run.probe && !(run.resent && gate === 'resent')) break;
       if (isTaken(run)) {
         // Not begun, so nobody misses it on the wire; its numbers are a hole, which is normal.
         this.#counters.send_memory_taken += this.#filterQueue((other) => other === run);
         i -= 1;
         continue;
       }
-      room = this.#offerPart(run, lends);
+      room = offer.add(run, lender);
     }
     return offer.count === 0 ? null : offer;
   }
 
   /** `n` bytes of the last offer were written. */
-  wrote(n: number, copied: (ubuf: Ubuf, bytes: number) => void): void {
-    const lentOffer = this.#offer.lent !== null;
+  wrote(n: number, lender: Lender): void {
+    const lentOffer = offer.lent !== null;
     let left = n;
-    for (const part of this.#offered) {
+    for (const part of offer.parts) {
       if (left === 0) break;
       if (part !== this.#current) this.#begin(part);
       const length = part instanceof MapInFlight ? part.bytes.byteLength : part.byteLength;
@@ -251,7 +271,7 @@ export class LaneSender {
       const take = Math.min(left, length - part.sent);
       if (part instanceof Run && part.lent && !lentOffer) {
         const payloadBytes = part.sent + take - Math.max(part.sent, HEADER_BYTES);
-        if (payloadBytes > 0) copied(part.payload as Ubuf, payloadBytes);
+        if (payloadBytes > 0) lender.copied(part.payload as Ubuf, payloadBytes);
       }
       part.sent += take;
       this.#written += take;
@@ -272,13 +292,13 @@ export class LaneSender {
       run.release();
     }
     this.#counters.send_drop_acked += messages;
+    if (this.idle) this.#staging.rest();
     return messages;
   }
 
   /** The connection is gone: all that is not acknowledged goes back to the head of the queue, in order. */
   requeue(): void {
     this.#current = null;
-    this.#offered.length = 0;
     this.#mapPending = false;
     this.#memoryTaken = false;
     this.#written = 0;
@@ -290,7 +310,9 @@ export class LaneSender {
         run.release();
         continue;
       }
-      this.#counters.send_retransmitted += run.flag(run.boundaryAfter(run.sent));
+      const flagged = run.flag(run.boundaryAfter(run.sent));
+      this.#counters.send_retransmitted += flagged;
+      run.resent ||= flagged > 0;
       run.sent = 0;
       run.streamStart = 0;
       runs.push(run);
@@ -315,13 +337,16 @@ export class LaneSender {
   }
 
   /**
-   * Withdraws what `owner` has queued here. What is half sent is finished, as the stream must stay framed, and what is
-   * sent is not sent again. Lent memory comes back when the kernel lets go of it.
+   * Withdraws what `owner` has queued here, for RDS port `port` of the peer (null: for any). What is half sent is finished, as the
+   * stream must stay framed, and what is sent is not sent again, unless messages to another port are among it. Lent memory comes
+   * back when the kernel lets go of it.
    */
-  cancel(owner: SendOwner): void {
-    this.#counters.send_cancelled += this.#filterQueue((run) => run.owner === owner);
+  cancel(owner: SendOwner, port: number | null = null): void {
+    if (port !== null) this.#separate(owner, port);
+    const concerned = (run: Run): boolean => run.owner === owner && (port === null || run.goesTo(port));
+    this.#counters.send_cancelled += this.#filterQueue(concerned);
     for (const run of this.#unacked) {
-      if (run.owner !== owner) continue;
+      if (!concerned(run)) continue;
       run.cancelled = true;
       if (run !== this.#current) continue;
       const at = run.boundaryAfter(run.sent);
@@ -366,82 +391,48 @@ export class LaneSender {
     return offset;
   }
 
+  /** The first two numbers are for the first ping and pong, as long as nothing else was sent. */
+  #stageReserved(offset: number, sport: number, dport: number): void {
+    const at = this.#baseLo + RESERVED_NUMBERS - this.#reserved;
+    this.#reserved -= 1;
+    const carry = at > 0xffffffff ? 1 : 0;
+    writeHeader(this.#staging.view, offset, (this.#baseHi + carry) >>> 0, at >>> 0, 0, sport, dport, 0);
+  }
+
+  /** The number before that of `next`: another may have had it, which has gone before. */
+  #stageBefore(next: Run, offset: number, sport: number, dport: number): void {
+    const hi = seqHi(next.bytes, next.start);
+    const lo = seqLo(next.bytes, next.start);
+    const before = lo === 0 ? (hi - 1) >>> 0 : hi;
+    writeHeader(this.#staging.view, offset, before, (lo - 1) >>> 0, 0, sport, dport, 0);
+  }
+
   #advanceSeq(): void {
     this.#seqLo = (this.#seqLo + 1) >>> 0;
     if (this.#seqLo === 0) this.#seqHi = (this.#seqHi + 1) >>> 0;
   }
 
-  /** Probes with reserved numbers stand before the first run that is not a probe. */
-  #insertProbe(run: Run): void {
-    const old = this.#queue;
-    const queue = new Deque<Run>(old.length + 1);
-    let placed = false;
-    for (const other of old) {
-      if (!placed && !other.probe) {
-        queue.push(run);
-        placed = true;
-      }
-      queue.push(other);
+  /** Place in the queue of the first run of which nothing was begun, probes aside; -1 if there is none. */
+  #firstUnbegun(): number {
+    for (let i = 0; i < this.#queue.length; i++) {
+      const run = this.#queue.at(i) as Run;
+      if (!run.probe && !run.resent) return i;
     }
-    if (!placed) queue.push(run);
+    return -1;
+  }
+
+  #insert(run: Run, place: number): void {
+    const queue = new Deque<Run>(this.#queue.length + 1);
+    for (let i = 0; i < this.#queue.length; i++) {
+      if (i === place) queue.push(run);
+      queue.push(this.#queue.at(i) as Run);
+    }
     this.#queue = queue;
   }
 
   #openMap(): MapInFlight {
-    // A copy: the map may change while the rest of these bytes waits for room.
-    const bytes = new Uint8Array(HEADER_BYTES + CONG_MAP_BYTES);
-    encodeHeader(bytes, 0, 0, 0, CONG_MAP_BYTES, 0, 0, CONG_BITMAP);
-    bytes.set(this.#readMap(), HEADER_BYTES);
-    return new MapInFlight(bytes);
-  }
-
-  /** Adds a part to the offer; false when the offer must end there. */
-  #offerPart(part: Part, lends: (bytes: number) => boolean): boolean {
-    const offer = this.#offer;
-    this.#offered.push(part);
-    if (part instanceof MapInFlight) return this.#offerView(part.bytes.subarray(part.sent));
-    if (part.sent < part.headLength) {
-      if (!this.#offerView(part.bytes.subarray(part.start + part.sent, part.end))) return false;
-    }
-    if (part.payload === null) return true;
-    const done = Math.max(0, part.sent - part.headLength);
-    const left = part.payload.byteLength - done;
-    if (left === 0) return true;
-    if (!part.lent || !lends(lentCallBytes(part.payload, done)))
-      return this.#offerPayload(part.payload, done, OFFER_BYTES_MAX);
-    // A flagged call carries lent bytes alone; what comes before it goes first.
-    if (offer.count > 0) {
-      offer.more = true;
-      return false;
-    }
-    offer.lent = part.payload;
-    this.#offerPayload(part.payload, done, LENT_CALL_BYTES_MAX);
-    return false;
-  }
-
-  #offerPayload(payload: Ubuf, from: number, bytesMax: number): boolean {
-    let skip = from;
-    for (const piece of payload.iov) {
-      if (skip >= piece.byteLength) {
-        skip -= piece.byteLength;
-        continue;
-      }
-      const take = Math.min(piece.byteLength - skip, bytesMax - this.#offer.bytes);
-      if (take <= 0) return false;
-      const whole = take === piece.byteLength;
-      if (!this.#offerView(whole ? piece : piece.subarray(skip, skip + take))) return false;
-      if (skip + take < piece.byteLength) return false;
-      skip = 0;
-    }
-    return true;
-  }
-
-  #offerView(view: Uint8Array): boolean {
-    const offer = this.#offer;
-    if (offer.count === OFFER_VIEWS_MAX || offer.bytes >= OFFER_BYTES_MAX) return false;
-    offer.views[offer.count++] = view;
-    offer.bytes += view.byteLength;
-    return offer.count < OFFER_VIEWS_MAX;
+    const map = this.#maps.readMap();
+    return new MapInFlight(isEmptyMap(map) ? emptyMap : mapMessage(map));
   }
 
   /** First byte of a part is written. */
@@ -453,6 +444,7 @@ export class LaneSender {
     const run = this.#queue.shift();
     assert(run === part, 'offered runs out of order');
     if (part.control) this.#controlQueued -= 1;
+    if (!part.probe) this.#reserved = 0;
     part.streamStart = this.#written;
     this.#unacked.push(part);
   }
@@ -462,6 +454,17 @@ export class LaneSender {
     this.#counters.send_drop_generation += run.dropFront(run.staleEnd);
   }
 
+  /** Puts the owner's small messages to `port` that are not begun into runs without any other. */
+  #separate(owner: SendOwner, port: number): void {
+    const current = this.#current;
+    if (current instanceof Run && current.owner === owner && current.payload === null) {
+      const at = current.boundaryAfter(current.sent);
+      if (at < current.byteLength) this.#queue.unshift(current.split(at));
+      if (current.sent === current.byteLength) this.#current = null;
+    }
+    this.#queue = separated(this.#queue, owner, port);
+  }
+
   #inQueue(run: Run): boolean {
     for (const other of this.#queue) if (other === run) return true;
     return false;
@@ -469,14 +472,7 @@ export class LaneSender {
 
   /** Gives up what `drop` says; returns how many messages that were. */
   #filterQueue(drop: (run: Run) => boolean): number {
-    let messages = 0;
-    const kept = new Deque<Run>(this.#queue.length);
-    for (const run of this.#queue) {
-      if (drop(run)) {
-        messages += run.messages;
-        run.release();
-      } else kept.push(run);
-    }
+    const { kept, messages } = without(this.#queue, drop);
     this.#queue = kept;
     return messages;
   }
@@ -500,23 +496,15 @@ function isTaken(run: Run): boolean {
   return run.lent && (run.payload as Ubuf).taken;
 }
 
-/** What one flagged call would carry of `payload` from byte `from` on: at most 64 pieces and 512 KiB. */
-function lentCallBytes(payload: Ubuf, from: number): number {
-  const [first] = payload.iov;
-  if (payload.iov.length === 1 && first !== undefined)
-    return Math.min(first.byteLength - from, LENT_CALL_BYTES_MAX);
-  let skip = from;
-  let bytes = 0;
-  let pieces = 0;
-  for (const piece of payload.iov) {
-    if (pieces === OFFER_VIEWS_MAX || bytes >= LENT_CALL_BYTES_MAX) break;
-    if (skip >= piece.byteLength) {
-      skip -= piece.byteLength;
-      continue;
-    }
-    bytes += piece.byteLength - skip;
-    skip = 0;
-    pieces += 1;
-  }
-  return Math.min(bytes, LENT_CALL_BYTES_MAX);
+function mapMessage(map: Uint8Array): Uint8Array {
+  // A copy: the map may change while the rest of these bytes waits for room.
+  const bytes = new Uint8Array(HEADER_BYTES + CONG_MAP_BYTES);
+  encodeHeader(bytes, 0, 0, 0, CONG_MAP_BYTES, 0, 0, CONG_BITMAP);
+  bytes.set(map, HEADER_BYTES);
+  return bytes;
+}
+
+/** Nearly always: then all connections share one message. */
+function isEmptyMap(map: Uint8Array): boolean {
+  return Buffer.compare(map, emptyMap.subarray(HEADER_BYTES)) === 0;
 }

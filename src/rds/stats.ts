@@ -9,10 +9,13 @@ import type { RdsSocket } from './socket.ts';
 
 export interface LaneStats {
   readonly address: string;
+  /** Its number, 0 to 7. */
+  readonly lane: number;
   readonly state: ConnectionState;
   /** Bytes written to the current connection, and of these acknowledged by the peer's TCP. */
   readonly writtenBytes: number;
   readonly ackedBytes: number;
+  /** Received bytes of its peer, over all lanes, that wait to be read. */
   readonly heldBytes: number;
 }
 
@@ -49,13 +52,16 @@ export function nodeStats(
     address: node.address,
     counters: { ...node.counters },
     zerocopy: { ...environment.zerocopy },
-    lanes: node.peers.map((lane) => ({
-      address: lane.address,
-      state: lane.connection.state,
-      writtenBytes: lane.connection.sender.writtenBytes,
-      ackedBytes: lane.channel?.ackedBytes() ?? 0,
-      heldBytes: lane.heldBytes,
-    })),
+    lanes: node.peers.flatMap((peer) =>
+      peer.lanes.map((lane) => ({
+        address: peer.address,
+        lane: lane.index,
+        state: lane.connection.state,
+        writtenBytes: lane.connection.sender.writtenBytes,
+        ackedBytes: lane.channel?.ackedBytes() ?? 0,
+        heldBytes: peer.heldBytes,
+      })),
+    ),
     sockets: sockets.length,
     queuedBytes,
     lentBytes,

@@ -1,10 +1,14 @@
 /** RDS over TCP: port 16385, TCP_NODELAY, keepalive 5 s / 5 s / 5, backlog 64, as rds_tcp does (net/rds/tcp.c). */
 import { ZerotxError } from '../core/errors.ts';
 import { type ZerocopyCounters, zerocopyCounters } from '../net/counters.ts';
+import { addressText } from '../net/endpoint.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
-import { TcpChannel, type TcpOptions } from '../net/tcp.ts';
+import { refuseAtOnce, TcpChannel, type TcpOptions } from '../net/tcp.ts';
 import { listenTcp } from '../net/tcp-listener.ts';
+import { hasIpv6Address } from '../net/zones.ts';
 import { RDS_TCP_PORT } from '../wire/rds.ts';
+import type { TcpKey } from '../wire/tcp-keys.ts';
+import { dialFromLane } from './source-port.ts';
 import type { Channel, ChannelHandler, Transport } from './transport.ts';
 
 const KEEP_ALIVE = { idleS: 5, intervalS: 5, count: 5 };
@@ -15,29 +19,53 @@ export interface TcpTransport extends Transport {
   readonly zerocopy: ZerocopyCounters;
 }
 
-export function tcpTransport(options: { mode: ZerocopyMode; thresholdBytes?: number }): TcpTransport {
+export interface TcpTransportOptions {
+  readonly mode: ZerocopyMode;
+  readonly thresholdBytes?: number;
+  /** What signs the segments of every connection (net/tcp-keys.ts). */
+  readonly keys?: readonly TcpKey[];
+}
+
+export function tcpTransport(options: TcpTransportOptions): TcpTransport {
   const counters = zerocopyCounters();
+  /** Channels that are not closed yet, of either direction. */
+  let connections = 0;
   const tcp: TcpOptions = {
     ...options,
     counters,
+    closed: () => {
+      connections -= 1;
+    },
     keepAlive: KEEP_ALIVE,
     noDelay: true,
     unpacedLoopback: true,
   };
   return {
     zerocopy: counters,
-    listen(address, accepted) {
+    listen(address, accepted, admits) {
+      const { keys = [] } = options;
       try {
-        return listenTcp({ address, port: RDS_TCP_PORT, backlog: BACKLOG }, (fd, peer) =>
-          accepted(TcpChannel.adopt(fd, peer, tcp, unhandled)),
-        );
+        return listenTcp({ address, port: RDS_TCP_PORT, backlog: BACKLOG, keys }, (fd, peer) => {
+          const remote = { address: addressText(peer), port: peer.port };
+          if (!admits(remote.address, connections)) {
+            refuseAtOnce(fd);
+            return;
+          }
+          const channel = TcpChannel.adopt(fd, remote, tcp, unhandled);
+          connections += 1;
+          accepted(channel);
+        });
       } catch (error) {
         throw explained(error, address);
       }
     },
-    dial(localAddress: string, remoteAddress: string, handler: ChannelHandler): Channel {
-      const local = { address: localAddress, port: 0 };
-      return TcpChannel.dial(local, { address: remoteAddress, port: RDS_TCP_PORT }, tcp, handler);
+    dial(localAddress: string, remoteAddress: string, lane: number, handler: ChannelHandler): Channel {
+      const remote = { address: remoteAddress, port: RDS_TCP_PORT };
+      const channel = dialFromLane(lane, (port) =>
+        TcpChannel.dial({ address: localAddress, port }, remote, tcp, handler),
+      );
+      connections += 1;
+      return channel;
     },
   };
 }
@@ -53,8 +81,12 @@ function explained(error: unknown, address: string): unknown {
     const text = `TCP port ${RDS_TCP_PORT} is taken on ${address}: another RDS node has it, or the kernel module rds_tcp (rmmod rds_tcp, or use another address)`;
     return new ZerotxError('EADDRINUSE', text, { ...details, next: 'fatal' });
   }
-  // EAFNOSUPPORT: the host was started without IPv6, so it has no such address either.
-  if (error.code === 'EADDRNOTAVAIL' || error.code === 'EAFNOSUPPORT') {
+  // EAFNOSUPPORT: the host was started without IPv6, so it has no such address either. ENODEV: the interface has gone.
+  if (['EADDRNOTAVAIL', 'EAFNOSUPPORT', 'ENODEV'].includes(error.code)) {
+    if (address.includes(':') && !hasIpv6Address()) {
+      const text = `${address} cannot be opened: no interface of this host has an IPv6 address (the sysctl net.ipv6.conf.all.disable_ipv6, or ipv6.disable=1 at boot, switches them off)`;
+      return new ZerotxError('EADDRNOTAVAIL', text, details);
+    }
     const text = `${address} is not an address of this host: open an RdsNode with one that "ip address" lists`;
     return new ZerotxError('EADDRNOTAVAIL', text, details);
   }

@@ -12,6 +12,8 @@ import type { Ubuf } from '../core/ubuf.ts';
 export interface Channel {
   readonly remoteAddress: string;
   readonly remotePort: number;
+  /** TCP port of this end. */
+  readonly localPort: number;
   readonly readable: boolean;
   readonly writable: boolean;
   handler: ChannelHandler;
@@ -51,10 +53,21 @@ export interface Listener {
 }
 
 export interface Transport {
-  /** Accepts connections to `address`. Throws EADDRINUSE, EADDRNOTAVAIL with a way out. */
-  listen(address: string, accepted: (channel: Channel) => void): Listener;
-  /** Opens a connection; connected() or failed() of `handler` follows. Throws what bind(2) refuses. */
-  dial(localAddress: string, remoteAddress: string, handler: ChannelHandler): Channel;
+  /**
+   * Accepts connections to `address`, those that `admits` says yes to: asked before a channel is made, with the peer's address
+   * and the number of connections that this transport has open. The others are reset. Throws EADDRINUSE, EADDRNOTAVAIL with
+   * a way out, ZTX_NO_TCP_KEYS.
+   */
+  listen(
+    address: string,
+    accepted: (channel: Channel) => void,
+    admits: (remoteAddress: string, connections: number) => boolean,
+  ): Listener;
+  /**
+   * Opens a connection from a port of which the rest modulo 8 is `lane`; connected() or failed() of `handler` follows. Throws
+   * what bind(2) refuses.
+   */
+  dial(localAddress: string, remoteAddress: string, lane: number, handler: ChannelHandler): Channel;
 }
 
 export interface Timer {

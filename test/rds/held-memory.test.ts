@@ -26,7 +26,7 @@ class Flood {
   constructor(process: Process, from: string, to: string, bytes: Uint8Array) {
     const scratch = [new Uint8Array(64 * 1024)];
     this.#bytes = bytes;
-    this.#channel = process.environment.transport.dial(from, to, {
+    this.#channel = process.environment.transport.dial(from, to, 0, {
       connected: () => this.#write(),
       writable: () => this.#write(),
       readable: () => {
@@ -170,7 +170,7 @@ describe('a dialler that is held back', () => {
     const made = scene({ receiveBufferBytes: 1 << 26 }, SLOW);
     const { world, a, socket } = made;
     const { count, send } = await paused(made);
-    const [lane] = a.peers;
+    const lane = a.peers[0]?.lanes[0];
     assert.ok(lane !== undefined);
     lane.connection.drop(world.now, 'the path was lost');
     lane.queued();
@@ -192,7 +192,7 @@ describe('a dialler that is held back', () => {
     );
     const { world, a, b, socket } = made;
     const { count, send } = await paused(made);
-    const [lane] = a.peers;
+    const lane = a.peers[0]?.lanes[0];
     assert.ok(lane !== undefined);
     // The one thing that ends a connection at once, whatever is unread: memory taken away in the middle of a message.
     const data = new Uint8Array(MIB);

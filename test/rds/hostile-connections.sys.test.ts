@@ -54,12 +54,13 @@ function established(client: string, server: string): number {
   return readFileSync('/proc/net/tcp', 'utf8').match(pattern)?.length ?? 0;
 }
 
-test('duelling connects end in one connection, dialled by the smaller address', options, async (t) => {
+test('duelling connects end in one connection a lane, dialled by the smaller address', options, async (t) => {
   const random = new Random(seed);
   t.diagnostic(`seed ${seed}`);
   const [low, high] = ['127.73.2.1', '127.73.2.2'];
   for (let round = 0; round < scaled(30, 1000); round++) {
-    const nodes = [new TestNode(low), new TestNode(high)] as const;
+    const lanes = random.pick([1, 8]);
+    const nodes = [new TestNode(low, { lanes }), new TestNode(high)] as const;
     const sends = nodes.map(async (node, i) => {
       for (let delay = random.below(4); delay > 0; delay--) await turn();
       const other = nodes[1 - i]!;
@@ -67,9 +68,9 @@ test('duelling connects end in one connection, dialled by the smaller address', 
     });
     await Promise.all(sends);
     await until(`round ${round}`, () => nodes.every(({ received }) => received.length === 1));
-    await until('one connection', () => established(low, high) === 1 && established(high, low) === 0);
+    await until('its connections', () => established(low, high) === lanes && established(high, low) === 0);
     for (let i = 0; i < 3; i++) await nodes[0].exchange(nodes[1]);
-    assert.equal(established(low, high), 1);
+    assert.equal(established(low, high), lanes);
     assert.deepEqual(
       nodes.map(({ node }) => node.counters.conn_reset),
       [0, 0],
@@ -86,7 +87,7 @@ describe('more connections than one', () => {
     first.write(message(1, 9, PORT, 'on the first'));
     await until('the first', () => victim.from(address).length === 1);
     await dial(t, address);
-    const lane = victim.node.lane(address)!;
+    const lane = victim.node.peer(address)!.lanes[0]!;
     await until('the drain', () => lane.connection.state === 'draining');
     const other = smaller();
     const served = await dial(t, other);
@@ -100,7 +101,7 @@ describe('more connections than one', () => {
   });
 
   test('four wait, the others are reset; each is read, the last stays', options, async (t) => {
-    const victim = victimOf(t, { speed: 1 });
+    const victim = victimOf(t, { speed: 1, lanes: 1 });
     const address = smaller();
     const all: RawConnection[] = [];
     for (let i = 0; i < 8; i++) {
@@ -187,7 +188,7 @@ describe('dropped again and again', () => {
     }
     const rule = (await listener.next()).speak();
     await until('the message', () => rule.delivered.length === 1);
-    assert.equal(victim.node.lane(address)!.connection.state, 'up');
+    assert.equal(victim.node.peer(address)!.lanes[0]!.connection.state, 'up');
     assert.deepEqual(victim.warningsOf(address), ['dial failed']);
     await good.exchange(victim);
   });
@@ -235,7 +236,7 @@ describe('dropped again and again', () => {
       all.slice(0, -1).every((old) => old.ended !== null || old.closed),
     );
     assert.equal(established(address, VICTIM), 1);
-    assert.equal(victim.node.lane(address)!.connection.state, 'up');
+    assert.equal(victim.node.peer(address)!.lanes[0]!.connection.state, 'up');
     victim.socket.sendmsg(Buffer.from('back'), { address, port: 7 });
     await until('the way back', () => all.at(-1)!.kinds.includes('data'));
     assert.equal(new Set(victim.from(address)).size, victim.from(address).length);

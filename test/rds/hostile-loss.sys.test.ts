@@ -204,7 +204,7 @@ describe('data before the connection is accepted', () => {
         if (n <= 0) return n === 0;
       }
     });
-    await until('the lane is down', () => victim.node.lane(address)?.connection.state === 'down');
+    await until('the lane is down', () => victim.node.peer(address)?.lanes[0]?.connection.state === 'down');
     assert.deepEqual(numbersFrom(victim, address), range(1, 5));
     await good.exchange(victim);
   });
@@ -267,11 +267,11 @@ for (const mode of ['off', 'force'] as const) {
     const openingBytes = first.receivedBytes;
     const payloads = [...small, ...range(3, 5).map((cookie) => lend(cookie, MIB))];
     await transportFull(victim, address);
-    victim.node.lane(address)!.checkAcks();
+    victim.node.peer(address)!.lanes[0]!.checkAcks();
     const ackedBytes = first.receivedBytes + first.socket.readableLength + receiveQueueBytes(first);
     assert.ok(ackedBytes > openingBytes && ackedBytes < openingBytes + MIB, `${ackedBytes} acknowledged`);
     first.reset();
-    await until('the lane is down', () => victim.node.lane(address)!.connection.state !== 'up');
+    await until('the lane is down', () => victim.node.peer(address)!.lanes[0]!.connection.state !== 'up');
     await good.exchange(victim);
     // Part of one is not enough: nothing comes back before the peer has it.
     assert.deepEqual(victim.cookies, [1, 2]);
@@ -296,7 +296,7 @@ async function transportFull(victim: TestNode, address: string): Promise<void> {
   let lastBytes = -1;
   let looks = 0;
   await until('the transport is full', () => {
-    const { writtenBytes } = victim.node.lane(address)!.connection.sender;
+    const { writtenBytes } = victim.node.peer(address)!.lanes[0]!.connection.sender;
     looks = writtenBytes === lastBytes ? looks + 1 : 0;
     lastBytes = writtenBytes;
     return looks > 50;
@@ -322,7 +322,7 @@ async function checkRestart(context: TestContext, weDial: boolean, epochMs: () =
     lost.speak(rule);
     // It reads up to the probe, so that we go on, and then nothing.
     pauseWhen(lost, () => lost.kinds.includes('probe-ping'));
-    const { sender } = victim.node.lane(address)!.connection;
+    const { sender } = victim.node.peer(address)!.lanes[0]!.connection;
     await until('something was begun', () => sender.writtenBytes > 100_000);
     // Acknowledged by its TCP and never read: gone with it, by the protocol.
     const unreadBytes = lost.partialBytes + lost.socket.readableLength + receiveQueueBytes(lost);

@@ -76,8 +76,8 @@ function cookies({ socket }: Scene): number[] {
 
 function assertNothingLeft({ a, socket, budget }: Scene): void {
   assert.deepEqual([socket.queuedBytes, socket.lentBytes, budget.used()], [0, 0, 0]);
-  assert.equal(a.peers[0]?.connection.sender.idle, true);
-  assert.equal(a.peers[0]?.connection.state, 'up');
+  assert.equal(a.peers[0]?.lanes[0]?.connection.sender.idle, true);
+  assert.equal(a.peers[0]?.lanes[0]?.connection.state, 'up');
 }
 
 for (const [way, make, take] of ways) {
@@ -112,7 +112,7 @@ for (const [way, make, take] of ways) {
       const sent = watch(socket.send(data, TO));
       sendOthers(made, 0);
       world.settle();
-      const written = a.peers[0]?.connection.sender.writtenBytes ?? 0;
+      const written = a.peers[0]?.lanes[0]?.connection.sender.writtenBytes ?? 0;
       assert.ok(written > 10_000 && written < 1 << 20, `${written} bytes written`);
       take(data);
       sendOthers(made, 20);
@@ -134,7 +134,7 @@ for (const [way, make, take] of ways) {
       const sent = watch(socket.send(data, TO));
       sendOthers(made, 0);
       world.settle();
-      assert.ok((a.peers[0]?.connection.sender.writtenBytes ?? 0) > 2048);
+      assert.ok((a.peers[0]?.lanes[0]?.connection.sender.writtenBytes ?? 0) > 2048);
       take(data);
       await run(world, 100);
       cut(world);

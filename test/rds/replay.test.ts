@@ -159,8 +159,8 @@ describe('what the answers are, byte for byte', () => {
     const real = splitMessages(connection(PING_61, 59649).directions.client.bytes).messages;
     assert.deepEqual(ours.map(comparable), real.map(comparable));
     assert.deepEqual(ours.map(seqOf), real.map(seqOf));
-    assert.equal(driver.connection.handshake.proven, true);
-    assert.equal(driver.connection.handshake.peerGeneration, 0);
+    assert.equal(driver.connection.settled, true);
+    assert.equal(driver.handshake.peerGeneration, 0);
   });
 
   test('7.2 dials and we accept: its ping is answered first, then the program that pinged', () => {
@@ -169,7 +169,7 @@ describe('what the answers are, byte for byte', () => {
     const real = splitMessages(connection(STORM, 32776).directions.server.bytes).messages;
     assert.deepEqual(ours.map(comparable), real.map(comparable));
     assert.deepEqual(ours.map(seqOf), real.map(seqOf));
-    assert.equal(driver.connection.handshake.peerGeneration, 0xb5952c8e);
+    assert.equal(driver.handshake.peerGeneration, 0xb5952c8e);
     assert.equal(driver.counters.peer_restarts, 0);
   });
 

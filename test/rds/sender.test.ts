@@ -63,20 +63,23 @@ describe('a message in pieces', () => {
   ): { asked: number[]; flagged: number[] } {
     const releases = new ReleaseQueue((flush) => flush());
     const staging = new Staging(new BufferPool(0), releases);
-    const sender = new LaneSender({ hi: 0, lo: 1 }, staging, rdsCounters(), () => createMap());
+    const sender = new LaneSender({ hi: 0, lo: 1 }, staging, rdsCounters(), { readMap: createMap });
     const memory = Buffer.alloc(pieces * pieceBytes);
     const iov = Array.from({ length: pieces }, (_, i) =>
       memory.subarray(i * pieceBytes, (i + 1) * pieceBytes),
     );
     sender.queuePayload(null, new Ubuf(iov, () => {}, releases), true, 1, 2);
     const out: { asked: number[]; flagged: number[] } = { asked: [], flagged: [] };
-    const lends = (bytes: number): boolean => {
-      out.asked.push(bytes);
-      return bytes >= thresholdBytes;
+    const lender = {
+      lends: (bytes: number): boolean => {
+        out.asked.push(bytes);
+        return bytes >= thresholdBytes;
+      },
+      copied: () => {},
     };
-    for (let offer = sender.gather(lends, false); offer !== null; offer = sender.gather(lends, false)) {
+    for (let offer = sender.gather(lender, 'open'); offer !== null; offer = sender.gather(lender, 'open')) {
       if (offer.lent !== null) out.flagged.push(offer.bytes);
-      sender.wrote(offer.bytes, () => {});
+      sender.wrote(offer.bytes, lender);
       assert.ok(out.asked.length < 100_000);
     }
     assert.equal(sender.writtenBytes, HEADER_BYTES + memory.length);

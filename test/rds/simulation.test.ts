@@ -65,9 +65,8 @@ class Side {
       budgetPages: random.pick([-1, 200, 2048]),
       bootMs: 1_000_000 + this.world.now + this.incarnation,
     });
-    this.node = new RdsNode(this.address, this.process.environment, {
-      heldBytesPerPeer: random.pick([20_000, 1 << 20]),
-    });
+    const held = { heldBytesPerPeer: random.pick([20_000, 1 << 20]) };
+    this.node = new RdsNode(this.address, this.process.environment, held, null, random.pick([1, 2, 8]));
     this.sockets = this.ports.map((port) =>
       this.node.bind(port, {
         zerocopy: true,
@@ -164,6 +163,8 @@ class Side {
     const incarnation = data.readUInt32BE(0);
     const id = data.readUInt32BE(4);
     const flow = `${incarnation}/${fromPort}>${socket.port}`;
+    // What it had begun to send when it learned of our restart, a moment ago perhaps, is in doubt.
+    this.other.noticeRestarts();
     const message = this.other.sent.get(flow)?.[id];
     assert(message !== undefined, `message ${flow} ${id} was never sent`);
     assert.equal(data.byteLength, data.readUInt32BE(8), 'length');
@@ -242,8 +243,8 @@ function disturb(world: World, random: Random, sides: Side[], faults: Faults): v
   if (links.length > 0 && random.chance(0.1)) random.pick(links).stall(random.pick([20, 400, 3000, 8000]));
   if (random.chance(0.08)) {
     // One side drops its lane gracefully: half-closed until the other has read and answered.
-    const lane = random.pick(random.pick(sides).node.peers.slice(0, 1).concat(random.pick(sides).node.peers));
-    lane?.connection.drop(world.now, 'test');
+    const peer = random.pick(random.pick(sides).node.peers.slice(0, 1).concat(random.pick(sides).node.peers));
+    peer?.lanes[0]?.connection.drop(world.now, 'test');
   }
   if (random.chance(0.1)) random.pick(sides).reading = false;
   if (random.chance(0.2)) random.pick(sides).resume();

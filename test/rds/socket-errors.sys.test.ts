@@ -47,7 +47,7 @@ describe('sendmsg, in the order of its checks', { timeout: 60_000 }, () => {
     await connection.until(() => connection.data.length === 1);
     await turnsUntil(() => socket.queuedBytes === 0);
     const map = { address: peer.address, port: CONGESTED };
-    await eventually(node, ['peerUp'], () => node.peers[0]?.connection.confirmed === true);
+    await eventually(node, ['peerUp'], () => node.peers[0]?.lanes[0]?.connection.confirmed === true);
     assert.equal(
       codeOf(() => socket.sendmsg(Buffer.from('x'), map)),
       'ENOBUFS',

@@ -39,7 +39,7 @@ describe('ping', { timeout: 60_000 }, () => {
     const [full, free] = [a.bind(4003, { receiveBufferBytes: 2304 }), a.bind(4004)];
     const to = { address: b.address, port: 0 };
     b.bind(0).sendmsg(Buffer.alloc(2305), { address: a.address, port: 4003 });
-    await turnsUntil(() => b.peers[0]?.peerMap.congested(4003) === true);
+    await turnsUntil(() => b.peers[0]?.map.congested(4003) === true);
     const pongs = b.counters.send_pong;
     full.sendmsg(Buffer.alloc(0), to);
     free.sendmsg(Buffer.alloc(0), to);
@@ -63,7 +63,7 @@ describe('congestion', { timeout: 60_000 }, () => {
     await turnsUntil(() => to.unreadBytes === 9000);
     assert.equal(b.localMap.congested(5000), false, 'at the limit it is not');
     from.sendmsg(Buffer.alloc(1, 3), target);
-    await turnsUntil(() => a.peers[0]?.peerMap.congested(5000) === true);
+    await turnsUntil(() => a.peers[0]?.map.congested(5000) === true);
     assert.equal(
       codeOf(() => from.sendmsg(Buffer.alloc(1), target)),
       'ENOBUFS',
@@ -119,7 +119,7 @@ describe('congestion', { timeout: 60_000 }, () => {
     const to = b.bind(5030, { receiveBufferBytes: 2304 });
     const target = { address: b.address, port: 5030 };
     from.sendmsg(Buffer.alloc(5000), target);
-    await turnsUntil(() => a.peers[0]?.peerMap.congested(5030) === true);
+    await turnsUntil(() => a.peers[0]?.map.congested(5030) === true);
     const waiting = from.send(Buffer.alloc(1), target);
     await to.close();
     await waiting;
@@ -132,7 +132,7 @@ describe('congestion', { timeout: 60_000 }, () => {
     const to = b.bind(5040, { receiveBufferBytes: 2304 });
     const target = { address: b.address, port: 5040 };
     from.sendmsg(Buffer.alloc(5000), target);
-    await turnsUntil(() => a.peers[0]?.peerMap.congested(5040) === true);
+    await turnsUntil(() => a.peers[0]?.map.congested(5040) === true);
     for (const socket of [from, plain]) {
       assert.equal(
         codeOf(() => socket.sendmsg(Buffer.alloc(1), target)),
@@ -143,7 +143,7 @@ describe('congestion', { timeout: 60_000 }, () => {
     await eventually(from, ['readable'], () => from.unreadBytes === 4);
     await receive(to, 1);
     await eventually(from, ['readable'], () => from.recvmsg({ control: false, peek: true }) !== null);
-    await turnsUntil(() => a.peers[0]?.peerMap.congested(5040) === false);
+    await turnsUntil(() => a.peers[0]?.map.congested(5040) === false);
     assert.deepEqual(from.recvmsg(), { kind: 'congestion', mask: 1n << BigInt(5040 % 64) });
     assert.equal(from.recvmsg()?.kind, 'data');
     assert.equal(from.recvmsg(), null);

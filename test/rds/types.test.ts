@@ -8,6 +8,7 @@ import type { Next, Outcome } from '../../src/index.ts';
 import * as door from '../../src/index.ts';
 import * as rds from '../../src/rds/index.ts';
 import {
+  type AwaitReceiveOptions,
   type AwaitSendOptions,
   type CloseOptions,
   FixedBudget,
@@ -21,10 +22,13 @@ import {
   type RdsCompletion,
   type RdsCongestionNews,
   type RdsCounters,
+  type RdsLatency,
   type RdsMessage,
   RdsNode,
+  type RdsOptionValues,
   type RdsReceived,
   type RdsSocket,
+  type RdsSocketOptions,
   type ReceiveOptions,
   type SendOptions,
   type SocketEvents,
@@ -43,6 +47,8 @@ describe('the public doors', () => {
       'RdsSocket',
       'StillLentError',
       'ZerotxError',
+      'askRds',
+      'askRdsList',
     ]);
     assert.deepEqual(Object.keys(door).sort(), [
       'ZerotxError',
@@ -99,6 +105,36 @@ describe('the public doors', () => {
     const counters: Readonly<RdsCounters> = stats.counters;
     const lanes: readonly LaneStats[] = stats.lanes;
     assert.deepEqual([counters.local_delivered, lanes.length], [1, 0]);
+    await node.close();
+  });
+
+  it('options by the kernel’s names, and the call that waits', async () => {
+    const node = await RdsNode.open({ ...OPTIONS, address: '127.20.30.4' });
+    const socket = node.bind(4000, { timestamp: true, receiveLatency: [2], receiveTimeoutMs: 5000 });
+    socket.setsockopt('SO_SNDBUF', 100_000);
+    const doubled: number = socket.getsockopt('SO_SNDBUF');
+    const lends: boolean = socket.getsockopt('SO_ZEROCOPY');
+    assert.deepEqual([doubled, lends], [200_000, false]);
+    const cancelled: RdsOptionValues['RDS_CANCEL_SENT_TO'] = socket;
+    socket.setsockopt('RDS_CANCEL_SENT_TO', cancelled);
+    socket.sendmsg(Buffer.from('to itself'), socket);
+    const options: AwaitReceiveOptions = { maxBytes: 2, trunc: true };
+    const received: RdsReceived = await socket.receive(options);
+    assert.ok(received.kind === 'data');
+    const latency: readonly RdsLatency[] | null = received.latency;
+    const timestamp: number | null = received.timestamp;
+    assert.deepEqual([received.data.length, received.length, received.truncated], [2, 9, true]);
+    assert.deepEqual([latency?.[0]?.point, typeof timestamp], [2, 'number']);
+    const uses = (name: keyof RdsSocketOptions): void => {
+      // @ts-expect-error a boolean is no number of bytes
+      socket.setsockopt('SO_SNDBUF', true);
+      // @ts-expect-error it can only be set
+      socket.getsockopt('RDS_CONG_MONITOR');
+      // @ts-expect-error there is none of that name
+      socket.setsockopt('SO_RCVLOWAT', 1);
+      socket.getsockopt(name);
+    };
+    assert.equal(typeof uses, 'function');
     await node.close();
   });
 

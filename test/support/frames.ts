@@ -55,6 +55,8 @@ export class GuestFrames {
   readonly loans: Loan[] = [];
   /** Nothing is lent. */
   refuses = false;
+  /** So many more are lent. */
+  loansLeft: number = Number.POSITIVE_INFINITY;
   readonly #random: Random;
   readonly #headMax: number;
   readonly #bytes: number;
@@ -93,7 +95,8 @@ export class GuestFrames {
   }
 
   #lend(table: FrameTable, index: number, borrower: object): Ubuf | null {
-    if (this.refuses) return null;
+    if (this.refuses || this.loansLeft === 0) return null;
+    this.loansLeft -= 1;
     const bytes = frameBytes(table, index) - (table.records[index * FRAME_WORDS + HEAD_BYTES] as number);
     const loan: Loan = { bytes, borrower, outcome: null, quarantined: false };
     this.loans.push(loan);

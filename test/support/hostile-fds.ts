@@ -7,7 +7,8 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import * as calls from '../../src/sys/calls.ts';
 import { AF_INET, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_STREAM } from '../../src/sys/constants.ts';
-import { adopt, receiveWithFds, socketPair } from '../../src/sys/fds.ts';
+import { adopt } from '../../src/sys/fds.ts';
+import { receiveWithFds, socketPair } from './descriptors.ts';
 
 export interface Oddities {
   /** What it is, and a descriptor of it. */

@@ -139,7 +139,7 @@ export function counter(fd: number): number {
 }
 
 export class HostileGuest {
-  readonly front: RawFrontend;
+  front: RawFrontend;
   readonly bits: readonly number[];
   readonly memoryBytes: number;
   /** The file of its memory, and its own mapping of it. */
@@ -164,6 +164,19 @@ export class HostileGuest {
     await this.greet();
     assert.equal(await this.tell([region(0, this.memoryBytes)], [this.ram]), 0);
     for (const index of this.rings.keys()) await this.start(index);
+  }
+
+  /** Its device was killed, and there is another one: what QEMU does with `reconnect`, as it knows nothing but used.idx. */
+  async reboot(path: string): Promise<void> {
+    this.front.close();
+    this.front = RawFrontend.connect(path);
+    await this.greet();
+    assert.equal(await this.tell([region(0, this.memoryBytes)], [this.ram]), 0);
+    for (const [index, { usedIdx }] of this.rings) {
+      // A ring that is not enabled yet loses what is sent.
+      await this.enable(index, true);
+      await this.start(index, usedIdx);
+    }
   }
 
   get features(): { eventIdx: boolean; indirect: boolean; inOrder: boolean } {

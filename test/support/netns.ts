@@ -42,17 +42,17 @@ export class Netns {
     return run(...commands.map((command) => `nsenter -t ${this.pid} -n ${command}`));
   }
 
-  /** Starts a compiled module in it; resolves when that has said a line. */
-  async start(module: URL, ...args: readonly string[]): Promise<void> {
+  /** Starts a compiled module in it; resolves with the first line that it says. */
+  async start(module: URL, ...args: readonly string[]): Promise<string> {
     const command = ['-t', String(this.pid), '-n', process.execPath, fileURLToPath(module), ...args];
     const child = spawn('nsenter', command, { stdio: ['pipe', 'pipe', 'inherit'] });
     this.#children.push(child);
-    const line = once(createInterface({ input: child.stdout! }), 'line');
-    const ended = once(child, 'close').then(([code]) => {
+    const line = once(createInterface({ input: child.stdout! }), 'line').then(([text]) => text as string);
+    const ended = once(child, 'close').then(([code]): never => {
       throw new Error(`${module.href} ended: ${code}`);
     });
-    await Promise.race([line, ended]);
     ended.catch(() => {}); // of end()
+    return Promise.race([line, ended]);
   }
 
   async end(): Promise<void> {

@@ -8,13 +8,14 @@ import {
   CONG_BITMAP,
   classify,
   decodeHeader,
+  EXTHDR_OFFSET,
   encodeHeader,
   HEADER_BYTES,
   RDS_TCP_PORT,
   RETRANSMITTED,
 } from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
-import { encodeExtensions } from '../../src/wire/rds-exthdr.ts';
+import { encodeExtensions, type ProbeExtensions } from '../../src/wire/rds-exthdr.ts';
 import { splitMessages, type WireMessage } from './rds-messages.ts';
 
 const DEADLINE_MS = 20_000;
@@ -52,9 +53,16 @@ export function mapMessage(): Buffer {
   return message(0, 0, 0, Buffer.alloc(CONG_MAP_BYTES), CONG_BITMAP);
 }
 
-export function probeMessage(kind: 'ping' | 'pong', seq: number, genNum = 0x51ab): Buffer {
+/** What a peer of one lane says in its probes. */
+const ONE_LANE: ProbeExtensions = { npaths: 1, genNum: 0x51ab, sportIdx: true };
+
+export function probeMessage(
+  kind: 'ping' | 'pong',
+  seq: number,
+  extensions: ProbeExtensions = ONE_LANE,
+): Buffer {
   const out = kind === 'ping' ? message(seq, 1, 0) : message(seq, 0, 1);
-  encodeExtensions(out, 32, { npaths: 1, genNum, sportIdx: true });
+  encodeExtensions(out, EXTHDR_OFFSET, extensions);
   return out;
 }
 
@@ -86,9 +94,11 @@ export class RawConnection {
   /** Whole messages received. */
   readonly messages: WireMessage[] = [];
   receivedBytes = 0;
+  /** Number of the next message: a kernel goes on with that of the connection before. */
+  nextSeq = 1;
   #partial = Buffer.alloc(0);
   #rule: KernelRule | null = null;
-  #nextSeq = 1;
+  #probe: ProbeExtensions = ONE_LANE;
 
   constructor(socket: Socket) {
     this.socket = socket;
@@ -105,9 +115,18 @@ export class RawConnection {
     });
   }
 
-  /** Resolves when established. The other side may end it at any time; that is no error. */
-  static async dial(from: string, to: string): Promise<RawConnection> {
-    const socket = connect({ host: to, port: RDS_TCP_PORT, localAddress: from, allowHalfOpen: true });
+  /**
+   * Resolves when established, or when that is in vain (`localPort`, 0 for any, may be taken). The other side may end it at any time; that
+   * is no error.
+   */
+  static async dial(from: string, to: string, localPort = 0): Promise<RawConnection> {
+    const socket = connect({
+      host: to,
+      port: RDS_TCP_PORT,
+      localAddress: from,
+      localPort,
+      allowHalfOpen: true,
+    });
     socket.setNoDelay(true);
     const connection = new RawConnection(socket);
     await new Promise<void>((resolve) => {
@@ -130,9 +149,10 @@ export class RawConnection {
     for (const part of parts) this.socket.write(part);
   }
 
-  /** Behaves as a kernel from now on; messages that came already count. */
-  speak(rule: KernelRule = new KernelRule()): KernelRule {
+  /** Behaves as a kernel from now on, which says `probe` in its answers; messages that came already count. */
+  speak(rule: KernelRule = new KernelRule(), probe: ProbeExtensions = ONE_LANE): KernelRule {
     this.#rule = rule;
+    this.#probe = probe;
     this.write(mapMessage());
     for (const one of this.messages) this.#kernel(one);
     return rule;
@@ -140,7 +160,7 @@ export class RawConnection {
 
   /** A message with the next number of this connection. */
   say(sport: number, dport: number, payload: Uint8Array | string = ''): void {
-    this.write(message(this.#nextSeq++, sport, dport, payload));
+    this.write(message(this.nextSeq++, sport, dport, payload));
   }
 
   fin(): void {
@@ -168,7 +188,8 @@ export class RawConnection {
 
   #kernel(one: WireMessage): void {
     this.#rule?.take(one);
-    if (classify(one.bytes, 0) === 'probe-ping') this.write(probeMessage('pong', this.#nextSeq++));
+    if (classify(one.bytes, 0) === 'probe-ping')
+      this.write(probeMessage('pong', this.nextSeq++, this.#probe));
   }
 }
 

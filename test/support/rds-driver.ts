@@ -13,8 +13,9 @@ import assert from 'node:assert/strict';
 import { ReleaseQueue } from '../../src/core/releases.ts';
 import { type ConnectionHost, RdsConnection } from '../../src/rds/connection.ts';
 import { type RdsCounters, rdsCounters } from '../../src/rds/counters.ts';
-import { Handshake } from '../../src/rds/handshake.ts';
+import { HANDSHAKE_TIMEOUT_MS, Handshake } from '../../src/rds/handshake.ts';
 import { BufferPool, Staging } from '../../src/rds/memory.ts';
+import type { Lender } from '../../src/rds/offer.ts';
 import { LaneReceiver } from '../../src/rds/receiver.ts';
 import type { SendOwner } from '../../src/rds/run.ts';
 import { LaneSender } from '../../src/rds/sender.ts';
@@ -86,12 +87,15 @@ export interface DriverOptions {
   readonly random?: () => number;
 }
 
+/** Lends nothing. */
+const copies: Lender = { lends: () => false, copied: () => {} };
 const WAITING_MAX = 4;
 const ROUNDS_MAX = 100_000;
 
 export class RdsDriver implements ConnectionHost, SendOwner {
   nowMs = 0;
   readonly connection: RdsConnection;
+  readonly handshake: Handshake;
   readonly counters: RdsCounters = rdsCounters();
   /** The channel the connection uses or is opening. */
   channel: DriverChannel | null = null;
@@ -102,12 +106,15 @@ export class RdsDriver implements ConnectionHost, SendOwner {
   /** Ports that the peer says are congested. */
   readonly peerMap: Uint8Array = createMap();
   maps = 0;
+  /** Charged for messages that are not complete. */
+  heldBytes = 0;
   /** 'up', 'down: reason' and 'closed', in order. */
   readonly log: string[] = [];
   /** Messages given back by uncharge(). */
   settledMessages = 0;
   readonly #releases: ReleaseQueue;
   #flush: (() => void) | null = null;
+  #hasSettled = false;
   #woken = false;
 
   constructor(options: DriverOptions) {
@@ -117,16 +124,19 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     const pool = new BufferPool(1024 * 1024);
     const base = options.sequenceBase ?? { hi: 0, lo: 1 };
     const staging = new Staging(pool, this.#releases);
-    const sender = new LaneSender(base, staging, this.counters, () => createMap());
-    const handshake = new Handshake(options.genNum ?? 0x01020304, () => sender.reserveSeq(1));
+    const sender = new LaneSender(base, staging, this.counters, { readMap: createMap });
+    this.handshake = new Handshake(options.genNum ?? 0x01020304, 1);
     const receiver = new LaneReceiver(
       {
         congestion: (map) => {
           this.peerMap.set(map);
           this.maps += 1;
         },
-        probe: (isPing, bytes, header) => this.connection.probe(isPing, bytes, header + EXTHDR_OFFSET),
+        probe: (isPing, bytes, header) => this.#probe(isPing, bytes, header + EXTHDR_OFFSET),
         ping: (sport) => this.connection.ping(sport, false),
+        held: (deltaBytes) => {
+          this.heldBytes += deltaBytes;
+        },
         data: (sport, dport, buffer, offset, length) => {
           const bytes = buffer.iov[0] as Buffer;
           this.delivered.push({
@@ -143,7 +153,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     const { dials, random = () => 0.5 } = options;
     this.connection = new RdsConnection(
       { dials, random },
-      { sender, receiver, handshake, counters: this.counters },
+      { sender, receiver, counters: this.counters },
       this,
     );
   }
@@ -308,6 +318,30 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     this.#woken = true;
   }
 
+  mayDial(): boolean {
+    return true;
+  }
+
+  needed(): boolean {
+    return false;
+  }
+
+  opensWithMap(): boolean {
+    return true;
+  }
+
+  opening(): Uint8Array {
+    return this.handshake.single;
+  }
+
+  patienceMs(): number {
+    return HANDSHAKE_TIMEOUT_MS;
+  }
+
+  unanswered(): void {
+    this.connection.settle();
+  }
+
   peerUp(): void {
     this.log.push('up');
   }
@@ -326,6 +360,19 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     this.settledMessages += messages;
   }
 
+  /** What peer.ts does where there is one lane. */
+  #probe(isPing: boolean, bytes: Uint8Array, offset: number): void {
+    const { connection } = this;
+    if (this.handshake.read(bytes, offset).hasRestarted) {
+      this.counters.peer_restarts += 1;
+      connection.sender.generationChanged();
+      connection.receiver.forgetSequence();
+      connection.unsettle(this.nowMs);
+    }
+    if (isPing) connection.answer(this.handshake.single);
+    else if (connection.answered()) connection.settle();
+  }
+
   #adopt(channel: DriverChannel): void {
     assert.equal(this.channel, null, 'adopted a second channel');
     this.channel = channel;
@@ -335,14 +382,15 @@ export class RdsDriver implements ConnectionHost, SendOwner {
   #pump(): void {
     this.#woken = false;
     while (this.connection.writable && this.channel !== null) {
-      const offer = this.connection.sender.gather(() => false, this.connection.gateClosed);
+      const offer = this.connection.sender.gather(copies, this.connection.gate);
       if (offer === null) return;
       this.#checkWrite(this.channel);
       const n = this.channel.take(offer.views, offer.count);
       if (n === 0) return;
       const silent = this.channel.by === 'us' && !this.channel.heard;
-      if (silent || !this.connection.handshake.proven) checkOnlyOpening(this.channel);
-      this.connection.sender.wrote(n, () => {});
+      this.#hasSettled ||= this.connection.settled;
+      if (silent || !this.#hasSettled) checkOnlyOpening(this.channel);
+      this.connection.sender.wrote(n, copies);
     }
   }
 

@@ -21,6 +21,8 @@ export interface TestNodeOptions {
   /** Unlimited if left out, so that a test does not depend on the limits of who runs it. */
   readonly budget?: MemlockBudget;
   readonly limits?: Partial<NodeLimits>;
+  /** Offered to peers; 8 if left out. */
+  readonly lanes?: number;
   /** Nodes that share this map are local to each other; alone if left out. */
   readonly nodes?: Map<string, RdsNode>;
 }
@@ -28,7 +30,7 @@ export interface TestNodeOptions {
 export function testNode(address: string, options: TestNodeOptions = {}): RdsNode {
   const { mode = 'auto', thresholdBytes, budget = new FixedBudget(-1), limits, nodes = new Map() } = options;
   const environment = processEnvironment(thresholdBytes === undefined ? { mode } : { mode, thresholdBytes });
-  return new RdsNode(address, { ...environment, budget, nodes }, limits);
+  return new RdsNode(address, { ...environment, budget, nodes }, limits, null, options.lanes);
 }
 
 /** Memory that can be lent on this runtime: any, where a mark keeps it in place, else shared memory. */

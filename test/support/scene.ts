@@ -35,6 +35,8 @@ export interface Scene {
 export interface SceneOptions {
   readonly budgetPages?: number;
   readonly peer?: SocketOptions;
+  /** One if left out: most tests look at the bytes of one connection. */
+  readonly lanes?: number;
   readonly limits?: { readonly a?: Partial<NodeLimits>; readonly b?: Partial<NodeLimits> };
   /** What stands between `a` and the channels of its world. */
   readonly through?: (channel: Channel) => Channel;
@@ -45,12 +47,13 @@ export function newProcess(world: World, budgetPages = -1): Process {
 }
 
 export function scene(options: SocketOptions = { zerocopy: true }, more: SceneOptions = {}): Scene {
+  const { lanes = 1 } = more;
   const world = new World(new Random(11));
   const processes = { a: newProcess(world, more.budgetPages), b: newProcess(world) };
   const { environment } = processes.a;
   const counted = countTimers(through(environment, more.through));
-  const a = new RdsNode(FROM.address, counted.environment, more.limits?.a);
-  const b = new RdsNode(TO.address, processes.b.environment, more.limits?.b);
+  const a = new RdsNode(FROM.address, counted.environment, more.limits?.a, null, lanes);
+  const b = new RdsNode(TO.address, processes.b.environment, more.limits?.b, null, lanes);
   return {
     world,
     a,
@@ -67,8 +70,9 @@ function through(environment: RdsEnvironment, wrap: SceneOptions['through']): Rd
   if (wrap === undefined) return environment;
   const inner = environment.transport;
   const transport: Transport = {
-    listen: (address, accepted) => inner.listen(address, (channel) => accepted(wrap(channel))),
-    dial: (local, remote, handler: ChannelHandler) => wrap(inner.dial(local, remote, handler)),
+    listen: (address, accepted, admits) =>
+      inner.listen(address, (channel) => accepted(wrap(channel)), admits),
+    dial: (local, remote, lane, handler: ChannelHandler) => wrap(inner.dial(local, remote, lane, handler)),
   };
   return { ...environment, transport };
 }

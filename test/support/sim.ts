@@ -37,9 +37,16 @@ export class World {
   #events: Event[] = [];
   #deferred: (() => void)[] = [];
   #order = 0;
+  #group = 0;
 
   constructor(random: Random) {
     this.random = random;
+  }
+
+  /** A source port for a lane. */
+  nextPort(lane: number): number {
+    this.#group = (this.#group + 1) % 3000;
+    return 32_768 + 8 * this.#group + lane;
   }
 
   at(delayMs: number, run: () => void): void {
@@ -117,7 +124,7 @@ export class Process {
         world.listeners.set(address, { process: this, accepted });
         return { close: () => world.listeners.delete(address) };
       },
-      dial: (local, remote, handler) => dial(this, local, remote, handler),
+      dial: (local, remote, lane, handler) => dial(this, local, remote, lane, handler),
     };
     this.environment = {
       runtime,
@@ -167,9 +174,18 @@ export class Link {
   /** No byte moves before this time. */
   stalledUntil = 0;
 
-  constructor(world: World, a: Process, b: Process | null, addresses: [string, string]) {
+  constructor(
+    world: World,
+    a: Process,
+    b: Process | null,
+    addresses: [string, string],
+    ports: [number, number],
+  ) {
     this.world = world;
-    this.ends = [new SimChannel(this, a, addresses[1]), new SimChannel(this, b, addresses[0])];
+    this.ends = [
+      new SimChannel(this, a, addresses[1], ports),
+      new SimChannel(this, b, addresses[0], [ports[1], ports[0]]),
+    ];
     this.ends[0].peer = this.ends[1];
     this.ends[1].peer = this.ends[0];
     world.links.add(this);
@@ -203,7 +219,8 @@ export class Link {
 export class SimChannel implements Channel {
   readonly link: Link;
   readonly remoteAddress: string;
-  readonly remotePort = 16385;
+  readonly localPort: number;
+  readonly remotePort: number;
   readable = false;
   writable = false;
   handler: ChannelHandler = { readable() {}, writable() {}, released() {} };
@@ -222,10 +239,11 @@ export class SimChannel implements Channel {
   readonly #sendBufferBytes: number;
   readonly #receiveBufferBytes: number;
 
-  constructor(link: Link, process: Process | null, remoteAddress: string) {
+  constructor(link: Link, process: Process | null, remoteAddress: string, ports: [number, number]) {
     this.link = link;
     this.#process = process;
     this.remoteAddress = remoteAddress;
+    [this.localPort, this.remotePort] = ports;
     this.#sendBufferBytes = link.world.random.pick([4096, 20_000, 65_536, 400_000]);
     this.#receiveBufferBytes = link.world.random.pick([4096, 30_000, 131_072]);
     process?.channels.add(this);
@@ -437,10 +455,22 @@ export class SimChannel implements Channel {
   }
 }
 
-function dial(process: Process, local: string, remote: string, handler: ChannelHandler): Channel {
+function dial(
+  process: Process,
+  local: string,
+  remote: string,
+  lane: number,
+  handler: ChannelHandler,
+): Channel {
   const { world } = process;
   const target = world.listeners.get(remote);
-  const link = new Link(world, process, target?.process ?? null, [local, remote]);
+  const link = new Link(
+    world,
+    process,
+    target?.process ?? null,
+    [local, remote],
+    [world.nextPort(lane), 16385],
+  );
   const [client, server] = link.ends;
   client.handler = handler;
   world.at(link.latency(), () => {

@@ -3,7 +3,9 @@
  * time (back-off, drain and handshake waits are seconds), and notes what it receives and warns of.
  */
 import assert from 'node:assert/strict';
+import { ownHost } from '../../src/rds/address.ts';
 import { processEnvironment } from '../../src/rds/environment.ts';
+import { allowedBlocks, type NodeKey, tcpKeys } from '../../src/rds/keys.ts';
 import { RdsNode } from '../../src/rds/node.ts';
 import type { NodeLimits, SocketOptions } from '../../src/rds/options.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
@@ -12,6 +14,11 @@ import { until } from './raw-peer.ts';
 
 export interface TestNodeOptions {
   readonly limits?: Partial<NodeLimits>;
+  /** Offered to peers; 8 if left out. */
+  readonly lanes?: number;
+  /** Addresses and blocks. */
+  readonly allow?: readonly string[];
+  readonly keys?: readonly NodeKey[];
   readonly mode?: 'auto' | 'force' | 'off';
   /** Virtual milliseconds per real one. */
   readonly speed?: number;
@@ -44,11 +51,19 @@ export class TestNode {
   reading = true;
 
   constructor(address: string, options: TestNodeOptions = {}) {
-    const environment = processEnvironment({ mode: options.mode ?? 'off' });
+    const keys = tcpKeys(options.keys, ownHost(address).ip);
+    const environment = processEnvironment({ mode: options.mode ?? 'off', keys });
     const runtime = faster(environment.runtime, options.speed ?? 1);
     const nodes = options.nodes ?? new Map();
     const epochMs = options.epochMs ?? environment.epochMs;
-    this.node = new RdsNode(address, { ...environment, runtime, nodes, epochMs }, options.limits);
+    const allow = allowedBlocks(options.allow, keys);
+    this.node = new RdsNode(
+      address,
+      { ...environment, runtime, nodes, epochMs },
+      options.limits,
+      allow,
+      options.lanes,
+    );
     this.node.on('warning', (warning) => this.warnings.push(warning));
     this.socket = this.node.bind(PORT, options.socket);
     this.socket.on('readable', () => this.read());

@@ -18,7 +18,7 @@ const silent = [await RawConnection.dial('127.74.1.1', HOME), await RawConnectio
 // Busy: it reads nothing, and megabytes wait for it.
 const deaf = await RawConnection.dial('127.74.1.3', HOME);
 deaf.speak();
-await until('the busy lane', () => node.node.lane('127.74.1.3')?.connection.handshake.proven === true);
+await until('the busy lane', () => node.node.peer('127.74.1.3')?.lanes[0]?.connection.settled === true);
 deaf.socket.pause();
 try {
   for (;;) node.socket.sendmsg(Buffer.alloc(256 * 1024), { address: '127.74.1.3', port: 7 });
@@ -47,7 +47,7 @@ await listener.next();
 
 // Backing off: nobody listens there.
 await until('a refusal', () => node.warningsOf('127.74.9.2').length > 0);
-const states = node.node.peers.map(({ connection }) => connection.state).sort();
+const states = node.node.peers.map(({ lanes }) => lanes[0]?.connection.state).sort();
 
 await node.node.close({ timeoutMs: 1000 });
 const left = process.getActiveResourcesInfo().filter((name) => name === 'Timeout');

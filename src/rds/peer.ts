@@ -1,0 +1,467 @@
+/**
+ * One remote address: what all its lanes share. Its congestion map, the handshake and what came of it, the bytes that wait to be
+ * read, and the inbound connections that wait for their lane.
+ *
+ *   RdsSocket ──▶ Peer.laneFor(port) ──▶ Lane 0..7, a TCP connection each
+ *
+ * - A lane's number is the dialler's source port modulo the number of lanes; a socket keeps to one lane, by a hash of its
+ *   port, but what comes may come on any (rds_tcp_accept_one, RDS_MPATH_HASH).
+ * - Lane 0 is connected first, and carries the handshake (handshake.ts). Nothing new is sent before that has settled the number of lanes;
+ *   what was queued until then is spread over them, so no socket ever changes its lane with something on the way. The other
+ *   lanes are dialled, and taken, while lane 0 is settled: so they never belong to an earlier process than it does.
+ * - A peer with another generation number has restarted. Its other connections are those of the dead process, and end; the
+ *   number of lanes is settled anew.
+ * - Inbound connections wait here, a few per peer, while their lane is busy or not known: nothing that may hold data is reset.
+ *
+ * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the node. Over
+ * either no lane of the peer is read any more, and TCP holds it back; congestion maps are meant to do so first.
+ */
+import { sport } from '../wire/rds.ts';
+import { countRefusal, refusalTexts } from './admission.ts';
+import { PeerMap } from './congestion.ts';
+import { HANDSHAKE_TIMEOUT_MS, Handshake, type ProbeNews } from './handshake.ts';
+import { Lane, type LaneHost, type LaneNode } from './lane.ts';
+import { ChunkShelf, type ReceiveBuffer } from './memory.ts';
+import type { MessageSource } from './received.ts';
+import type { Run, SendOwner } from './run.ts';
+import type { Channel, Timer } from './transport.ts';
+
+/** What a peer needs of its node. */
+export interface PeerNode extends LaneNode {
+  readonly limits: { readonly heldBytesPerPeer: number };
+  readonly genNum: number;
+  /** Lanes that are offered to peers. */
+  readonly lanes: number;
+  /** Drawn once: so that not every node puts the same ports on the same lane. */
+  readonly laneSeed: number;
+  deliver(
+    peer: Peer,
+    sport: number,
+    dport: number,
+    buffer: ReceiveBuffer,
+    offset: number,
+    length: number,
+  ): void;
+  /** Bytes held changed; true while the node as a whole holds too many. */
+  held(delta: number): boolean;
+  /** The peer is not read any more; the node calls resumeIfRoom() when bytes were consumed. */
+  paused(peer: Peer): void;
+  congestionNews(): void;
+  peerUp(peer: Peer): void;
+  peerDown(peer: Peer, reason: string): void;
+  peerClosed(peer: Peer): void;
+}
+
+/** Connections that wait for a lane that is busy. */
+const WAITING_PER_LANE_MAX = 4;
+/** One that is not of lane 0 waits so long for lane 0. Then the peer is taken for one that knows nothing of lanes. */
+const LANE_0_TIMEOUT_MS = 5000;
+
+interface Waiting {
+  readonly channel: Channel;
+  readonly sinceMs: number;
+  /** This lane knows of it, and takes it when it is free. */
+  lane: Lane | null;
+}
+
+export class Peer implements MessageSource, LaneHost {
+  readonly address: string;
+  /** This side's address is the smaller one. */
+  readonly dials: boolean;
+  readonly map: PeerMap = new PeerMap();
+  /** By lane number. */
+  readonly lanes: Lane[] = [];
+  mapVersion = 0;
+  readonly shelf: ChunkShelf;
+  readonly #node: PeerNode;
+  readonly #handshake: Handshake;
+  /** Lanes agreed with this generation of the peer; 0 until then. */
+  #settledLanes = 0;
+  /** Lanes that sockets are spread over. */
+  #spreadOver = 1;
+  /** The peer was told on this connection of lane 0 how many lanes are offered; has shown that it knows. */
+  #isOfferTold = false;
+  #isOfferKnown = false;
+  /** The probe that is on its way tells it. */
+  #probedInFull = false;
+  /** It has shown no SPORT_IDX: it gets one lane. */
+  #isLegacy = false;
+  /** It has not answered a probe when there was time to. */
+  #isMute = false;
+  /** Oldest first. */
+  #waiting: Waiting[] = [];
+  #timer: Timer | null = null;
+  #lanesUp = 0;
+  /** Where changes of our map go: to one lane, so that they arrive in order. */
+  #mapLane: Lane | null = null;
+  #heldBytes = 0;
+  #paused = false;
+  #isClosing = false;
+
+  constructor(node: PeerNode, address: string, dials: boolean) {
+    this.#node = node;
+    this.address = address;
+    this.dials = dials;
+    this.#handshake = new Handshake(node.genNum, node.lanes);
+    this.shelf = new ChunkShelf(node.pool, node.runtime.releases);
+    this.lanes.push(new Lane(node, this, 0));
+  }
+
+  /** Lanes agreed with the peer; 0 while unknown. */
+  get npaths(): number {
+    return this.#settledLanes;
+  }
+
+  /** The peer's generation number; 0 while unknown. */
+  get generation(): number {
+    return this.#handshake.peerGeneration;
+  }
+
+  /** Bytes of received messages that wait to be read. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  get isPaused(): boolean {
+    return this.#paused;
+  }
+
+  /** The lane for what the local RDS port `port` sends. */
+  laneFor(port: number): Lane {
+    const lanes = this.#spreadOver;
+    if (lanes === 1) return this.lanes[0] as Lane;
+    return this.lanes[(Math.imul(port ^ this.#node.laneSeed, 0x9e3779b1) >>> 24) & (lanes - 1)] as Lane;
+  }
+
+  /** Nothing is queued, and there has been no connection for `forMs`: the peer's place may be given to another. */
+  isForgotten(now: number, forMs: number): boolean {
+    return this.lanes.every(({ connection }) => connection.isForgotten(now, forMs));
+  }
+
+  /** A send was refused because the peer's port is congested: only a connection can bring news of it. */
+  wanted(): void {
+    this.#first.wanted();
+  }
+
+  /** Our own map changed. */
+  queueMap(): void {
+    this.mapVersion += 1;
+    if (this.#mapLane?.connection.state !== 'up')
+      this.#mapLane = this.lanes.find(({ connection }) => connection.state === 'up') ?? null;
+    this.#mapLane?.queueMap();
+  }
+
+  /** Looks at what was acknowledged; returns the number of messages. */
+  checkAcks(): number {
+    let messages = 0;
+    for (const lane of this.lanes) messages += lane.checkAcks();
+    return messages;
+  }
+
+  /** Withdraws what `owner` has queued for RDS port `port` of this peer; null: for any. */
+  cancel(owner: SendOwner, port: number | null = null): void {
+    for (const { connection } of this.lanes) connection.sender.cancel(owner, port);
+  }
+
+  /** Withdraws a run that was not begun; false if it was. */
+  cancelRun(run: Run): boolean {
+    return this.lanes.some(({ connection }) => connection.sender.cancelRun(run));
+  }
+
+  /** Takes an inbound connection from this peer. */
+  accepted(channel: Channel): void {
+    if (this.dials || this.#isClosing) {
+      // A poke, or too late.
+      this.#first.connection.accepted(this.#node.runtime.now());
+      channel.reset();
+      this.#first.arm();
+      return;
+    }
+    if (this.#waiting.length >= this.#handshake.offered - 1 + WAITING_PER_LANE_MAX) {
+      countRefusal(this.#node.counters, 'waiting');
+      this.#node.warn('connection refused', this.address, refusalTexts.waiting);
+      channel.reset();
+      return;
+    }
+    this.#waiting.push({ channel, sinceMs: this.#node.runtime.now(), lane: null });
+    this.#route();
+  }
+
+  /** Memory of messages that wait to be read changed. */
+  held(deltaBytes: number): void {
+    this.#heldBytes += deltaBytes;
+    const nodeFull = this.#node.held(deltaBytes);
+    if (deltaBytes < 0 || this.#paused) return;
+    if (!nodeFull && this.#heldBytes <= this.#node.limits.heldBytesPerPeer) return;
+    this.#paused = true;
+    this.#node.paused(this);
+  }
+
+  /** Reads again, and returns true, if neither bound holds it back any more. */
+  resumeIfRoom(nodeFull: boolean): boolean {
+    if (this.#paused && (nodeFull || this.#heldBytes * 2 > this.#node.limits.heldBytesPerPeer)) return false;
+    this.#paused = false;
+    for (const lane of this.lanes) lane.resumed();
+    return true;
+  }
+
+  /** Ends every lane: drains the connections, then closed. */
+  shutdown(): void {
+    this.#isClosing = true;
+    for (const { channel } of this.#waiting.splice(0)) channel.reset();
+    this.#timer?.cancel();
+    this.#timer = null;
+    this.#paused = false;
+    for (const lane of this.lanes) lane.shutdown();
+  }
+
+  // --- for its lanes ---
+
+  deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {
+    this.#node.deliver(this, sport, dport, buffer, offset, length);
+  }
+
+  congestion(map: Uint8Array): void {
+    this.#node.counters.cong_update_received += 1;
+    this.map.replace(map);
+    this.#first.connection.mapCame();
+    this.#node.congestionNews();
+  }
+
+  takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null {
+    const next = this.#waiting.find(({ channel }) => this.#laneOf(channel) === lane);
+    if (next === undefined) return null;
+    this.#waiting = this.#waiting.filter((other) => other !== next);
+    return {
+      channel: next.channel,
+      more: this.#waiting.some((other) => other.lane === lane),
+    };
+  }
+
+  mayDial(lane: Lane): boolean {
+    if (lane.index === 0) return true;
+    return this.dials && lane.index < this.#settledLanes && this.#first.connection.settled;
+  }
+
+  /** Lane 0 is how all others come up. */
+  needed(lane: Lane): boolean {
+    return lane.index === 0 && this.lanes.some(({ connection }) => connection.waits);
+  }
+
+  waits(lane: Lane): void {
+    if (lane.index > 0) this.#first.look();
+  }
+
+  /** As long as there is nothing to be said, once for all lanes is enough. */
+  opensWithMap(lane: Lane): boolean {
+    return lane.index === 0 || this.mapVersion > 0 || !this.#node.localMap.isEmpty;
+  }
+
+  /** The first probe of a connection says nothing of lanes, except to a peer that is known to have but one. */
+  opening(lane: Lane): Uint8Array {
+    if (lane.index === 0) {
+      this.#isOfferTold = false;
+      this.#probedInFull = false;
+      if (this.generation === 0) this.#isOfferKnown = false;
+    }
+    return this.#isLegacy ? this.#handshake.single : this.#handshake.neutral;
+  }
+
+  patienceMs(): number {
+    return this.#isMute ? 0 : HANDSHAKE_TIMEOUT_MS;
+  }
+
+  probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void {
+    const { connection } = lane;
+    const news = this.#handshake.read(bytes, offset);
+    if (news.hasRestarted) this.#restarted(lane);
+    if (isPing) {
+      connection.answer(news.hasSportIdx ? this.#handshake.full : this.#handshake.single);
+      if (news.hasSportIdx && lane.index === 0) this.#isOfferTold = true;
+    } else if (connection.answered()) this.#answered(lane, news);
+  }
+
+  unanswered(lane: Lane): void {
+    this.#isMute = true;
+    if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
+    else this.#open(lane);
+  }
+
+  laneUp(_lane: Lane): void {
+    this.#lanesUp += 1;
+    if (this.#lanesUp === 1) this.#node.peerUp(this);
+  }
+
+  laneDown(_lane: Lane, reason: string): void {
+    this.#lanesUp -= 1;
+    if (this.#lanesUp === 0) this.#node.peerDown(this, reason);
+  }
+
+  laneClosed(_lane: Lane): void {
+    if (this.lanes.some(({ connection }) => connection.state !== 'closed')) return;
+    this.shelf.close();
+    this.#node.peerClosed(this);
+  }
+
+  /** Our probe was answered: `news` is what the peer offers. */
+  #answered(lane: Lane, { lanes, hasSportIdx }: ProbeNews): void {
+    this.#isMute = false;
+    this.#isLegacy = !hasSportIdx;
+    const { connection } = lane;
+    if (lane.index === 0 && this.#probedInFull) {
+      this.#probedInFull = false;
+      this.#isOfferKnown = true;
+    }
+    if (connection.settled) {
+      // It came late, and says something else: agree on that, behind what was sent meanwhile.
+      if (lane.index === 0 && lanes !== this.#settledLanes) connection.unsettle(this.#node.runtime.now());
+      return;
+    }
+    if (lane.index > 0) {
+      this.#open(lane);
+      return;
+    }
+    if (!hasSportIdx) {
+      // Whatever it has heard from others at this address: one lane.
+      if (this.#spreadOver > 1 || this.#settledLanes === 0) connection.sendProbe(this.#handshake.single);
+    } else if (lanes > 1 && !this.#isOfferKnown) {
+      const mustKnow = this.dials || !this.#isOfferTold;
+      if (mustKnow) {
+        this.#isOfferTold = true;
+        this.#probedInFull = true;
+        connection.sendProbe(this.#handshake.full);
+      }
+      // A kernel that does not know yet takes a second connection for a stray one, and stops accepting while it is there.
+      if (this.dials) return;
+    }
+    this.#settle(lanes);
+  }
+
+  /** So many lanes it is, with this generation of the peer. */
+  #settle(lanes: number): void {
+    const first = this.#first;
+    // Fewer, and no new generation number: it cannot be the process that took messages on the others.
+    if (this.#spreadOver > lanes && this.#settledLanes !== 0) this.#restarted(first);
+    if (this.#spreadOver !== lanes) this.#spread(lanes);
+    this.#settledLanes = lanes;
+    this.#open(first);
+    const { channel } = first;
+    if (!this.dials && channel !== null) this.#place(first, channel.remotePort, lanes);
+    for (const lane of this.lanes) {
+      if (lane.index > 0 && lane.index < lanes && this.dials)
+        lane.connection.keepUp(this.#node.runtime.now());
+      lane.look();
+    }
+    this.#route();
+  }
+
+  /**
+   * The connection that came first may be another lane's: lane 0 is to come (rds_tcp_conn_slots_available). Nothing is known of
+   * that lane yet, so it is this one by another number: what it has received comes again on that lane's next connection.
+   */
+  #place(first: Lane, port: number, lanes: number): void {
+    const index = port % lanes;
+    if (index === 0) return;
+    const other = this.lanes[index] as Lane;
+    const isNew = this.lanes.every(({ connection: { state, sender, receiver } }, i) => {
+      if (i === 0) return true;
+      const { hi, lo } = receiver.nextSeq;
+      return state === 'down' && !sender.hasUnacked && hi === 0 && lo === 0;
+    });
+    if (!isNew) {
+      first.connection.drop(this.#node.runtime.now(), 'the connection belongs to another lane');
+      return;
+    }
+    this.lanes[0] = other;
+    this.lanes[index] = first;
+    other.index = 0;
+    first.index = index;
+    this.#spread(lanes);
+  }
+
+  #open(lane: Lane): void {
+    lane.connection.settle();
+    // The map of this connection has been taken in by now: if ours has changed since, it may have come after a newer one.
+    if (lane.mapVersion >= 0 && lane.mapVersion !== this.mapVersion) lane.queueMap();
+  }
+
+  /** What waits to be sent goes to the lanes it has from now on. */
+  #spread(lanes: number): void {
+    const runs = this.lanes.flatMap(({ connection }) => connection.sender.takeQueued());
+    this.#spreadOver = lanes;
+    while (this.lanes.length < lanes) this.lanes.push(new Lane(this.#node, this, this.lanes.length));
+    for (const run of runs) this.laneFor(sport(run.bytes, run.start)).connection.sender.adopt(run);
+  }
+
+  /** The peer has a new generation number, as `lane` tells. */
+  #restarted(lane: Lane): void {
+    const now = this.#node.runtime.now();
+    this.#node.counters.peer_restarts += 1;
+    this.#settledLanes = 0;
+    this.#isOfferTold = false;
+    this.#probedInFull = false;
+    this.#isOfferKnown = false;
+    for (const other of this.lanes) {
+      const { connection } = other;
+      connection.sender.generationChanged();
+      // First read what the dead one had said: its numbers must not be expected of the new one.
+      if (other !== lane) connection.abandon(now, 'the peer restarted');
+      connection.receiver.forgetSequence();
+      other.arm();
+    }
+    if (lane.index > 0) lane.connection.drop(now, 'the peer restarted');
+    else lane.connection.unsettle(now);
+  }
+
+  /** Leads the connections that wait to their lanes. */
+  #route(): void {
+    const now = this.#node.runtime.now();
+    for (const waiting of [...this.#waiting]) {
+      const lane = this.#laneOf(waiting.channel);
+      if (lane === null || !this.#waiting.includes(waiting)) continue;
+      if (lane === waiting.lane && lane.connection.state !== 'down') continue;
+      const verdict = lane.connection.accepted(now);
+      waiting.lane = lane;
+      if (verdict !== 'wait') this.#waiting = this.#waiting.filter((other) => other !== waiting);
+      if (verdict === 'adopt') lane.adopt(waiting.channel);
+      else if (verdict === 'reset') waiting.channel.reset();
+      lane.arm();
+    }
+    this.#armTimer();
+  }
+
+  /** The lane of an inbound connection; null while that is not to be said. */
+  #laneOf({ remotePort }: Channel): Lane | null {
+    const first = this.#first;
+    const lanes = this.#settledLanes;
+    if (lanes === 0) {
+      // While nothing is read that cannot be told: then it waits as the successor of the first.
+      const isOpen = first.connection.state === 'up' && this.#handshake.offered > 1 && !this.#paused;
+      return isOpen ? null : first;
+    }
+    const index = remotePort % lanes;
+    if (index === 0) return first;
+    return first.connection.settled ? (this.lanes[index] as Lane) : null;
+  }
+
+  #armTimer(): void {
+    if (this.#timer !== null || this.#waiting.length === 0) return;
+    this.#timer = this.#node.runtime.timer(() => {
+      this.#timer = null;
+      this.#waitedForLane0();
+      this.#armTimer();
+    }, LANE_0_TIMEOUT_MS);
+  }
+
+  #waitedForLane0(): void {
+    const [oldest] = this.#waiting;
+    if (oldest === undefined || this.lanes.some(({ connection }) => !connection.isAway)) return;
+    if (this.#node.runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
+    this.#settledLanes = 0;
+    this.#route();
+  }
+
+  get #first(): Lane {
+    return this.lanes[0] as Lane;
+  }
+}
