@@ -9,7 +9,8 @@
  *
  * If it cannot be had, the last line of standard error says why and the exit code is 1.
  */
-import { execFileSync } from 'node:child_process';
+import { execFileSync, spawnSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
 import {
   existsSync,
   mkdirSync,
@@ -49,14 +50,24 @@ const sets = {
     unwanted: /^(?!lib|dpdk|ibverbs)|^(?:libc6|libgcc-s1|libcrypt1)$/,
     members: ['--exclude=*.a', '--exclude=./usr/share/doc'],
   },
-  /** A kernel for guests, with the modules of the network. */
+  /**
+   * A kernel for guests, with the modules of the network. Later suites have image and modules in packages of their own, on
+   * which the one with the kernel's name depends.
+   */
   kernel: {
     suite: null,
-    packages: (dependsOn) => dependsOn('linux-image-amd64').filter((each) => /^linux-image-\d/.test(each)),
+    packages: (dependsOn) => {
+      const named = dependsOn('linux-image-amd64').filter((each) => /^linux-image-\d/.test(each));
+      const parts = named.flatMap(dependsOn).filter((each) => /^linux-(?:binary|modules)-\d/.test(each));
+      return [...named, ...parts];
+    },
     alone: [],
     unwanted: /./,
     members: [
-      ...['./boot/*', '*/kernel/net/*', '*/kernel/drivers/virtio/*', '*/kernel/drivers/net/vxlan/*'],
+      ...['./boot/*', '*/modules/*/vmlinuz', '*/kernel/net/*', '*/kernel/drivers/virtio/*'],
+      '*/kernel/drivers/net/vxlan/*',
+      // A folder of the host, for guests that run its programs.
+      ...['9p', 'netfs', 'fscache'].map((folder) => `*/kernel/fs/${folder}/*`),
       ...['virtio_net', 'net_failover', 'dummy', 'macvlan', 'veth'].map(
         (module) => `*/kernel/drivers/net/${module}.ko*`,
       ),
@@ -96,7 +107,9 @@ try {
 }
 
 function fetchSet() {
-  const folder = join(cache, `${name}-${suite()}`);
+  // With what is unpacked in its name: a set that wants more than it did is fetched again.
+  const members = createHash('sha256').update(set.members.join('\n')).digest('hex').slice(0, 8);
+  const folder = join(cache, `${name}-${suite()}-${members}`);
   const list = join(folder, 'versions.json');
   if (!existsSync(list)) unpackInto(folder);
   return { folder, versions: JSON.parse(readFileSync(list, 'utf8')) };
@@ -136,11 +149,22 @@ function putInPlace(files, folder) {
   }
 }
 
-/** Packages of one set lie over each other, as on a machine. busybox loads no module that is compressed. */
+/**
+ * Packages of one set lie over each other, as on a machine. A package need not have every member: tar minds that, we do not.
+ * busybox loads no module that is compressed.
+ */
 function unpack(archive, folder) {
+  const tar = 'dpkg-deb --fsys-tarfile "$0" | LC_ALL=C tar -x --wildcards "$@"';
+  const { stderr } = spawnSync('sh', ['-c', tar, archive, ...set.members], {
+    cwd: folder,
+    encoding: 'utf8',
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
+  const wrong = stderr
+    .split('\n')
+    .find((line) => line !== '' && !/Not found in archive|Exiting with/.test(line));
+  if (wrong !== undefined) throw new Error(wrong);
   const options = { cwd: folder, stdio: ['ignore', 'ignore', 'pipe'] };
-  const tar = 'dpkg-deb --fsys-tarfile "$0" | tar -x --wildcards "$@"';
-  execFileSync('sh', ['-c', tar, archive, ...set.members], options);
   execFileSync('find', ['.', '-name', '*.ko.xz', '-exec', 'xz', '-d', '{}', '+'], options);
 }
 
@@ -172,6 +196,10 @@ function privateApt(folder) {
     'Dir::Etc::preferencesparts': '-',
     // apt's own user cannot reach the folder.
     'APT::Sandbox::User': '',
+    // A machine without a network says so soon.
+    'Acquire::Retries': '1',
+    'Acquire::http::Timeout': '20',
+    'Acquire::https::Timeout': '20',
   };
   const flags = Object.entries(options).flatMap(([key, value]) => ['-o', `${key}=${value}`]);
   const run = (program, args, cwd = folder) =>

@@ -6,6 +6,7 @@
  *   throughput1M, msgRate64       one way over loopback against node:net and zeromq
  *   copyVsMemcpy                  whether the copying variant copies as fast as memcpy does: it must not be a straw man
  *   rssGrowthMiB                  whether memory stays where it is
+ *   lanes, reconnect, peers       see rds-lanes.ts
  */
 import { depth, netFramed64, netStream1M, zmq1M, zmq64 } from '../cells/baselines.ts';
 import {
@@ -25,6 +26,7 @@ import { type Bound, median } from '../stats.ts';
 import { groupedSuite, measured, type Results, type Suite, type SuiteOptions, skipped } from '../suite.ts';
 import { type WirePeer, wirePeerOrReason } from '../wirepeer/index.ts';
 import { CONGESTION_MESSAGE_BYTES, rdsGreeting } from '../wirepeer/rds-greeting.ts';
+import { laneGroups } from './rds-lanes.ts';
 
 const MIB = 1 << 20;
 const SMALL_BYTES = 64;
@@ -196,4 +198,5 @@ export const suite: Suite = groupedSuite('RDS: zero-copy against copying, and ag
   { keys: ['throughput1M.vsNodeNet', 'throughput1M.vsZmq'], run: measureThroughput },
   { keys: ['msgRate64.vsFramedNet', 'msgRate64.vsZmq'], run: measureRate },
   { keys: ['rssGrowthMiB'], run: measureRss },
+  ...laneGroups,
 ]);

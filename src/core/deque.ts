@@ -2,16 +2,18 @@
  * A first-in first-out queue over a power-of-two ring, for paths where Array.shift() would be linear.
  *
  *   slots:  [ . . c d e f . . ]      head = index of c, length = 4; index i lives at (head + i) & mask
+ *
+ * One that was never used has no slots: there are thousands of them, of connections that do nothing.
  */
+const SLOTS_MIN = 4;
+
 export class Deque<T> {
   #slots: (T | undefined)[];
   #head = 0;
   #length = 0;
 
-  constructor(capacity = 16) {
-    let size = 16;
-    while (size < capacity) size *= 2;
-    this.#slots = new Array<T | undefined>(size).fill(undefined);
+  constructor(capacity = 0) {
+    this.#slots = emptySlots(capacity);
   }
 
   get length(): number {
@@ -73,9 +75,17 @@ export class Deque<T> {
 
   #grow(): void {
     const old = this.#slots;
-    const slots = new Array<T | undefined>(old.length * 2).fill(undefined);
+    const slots = emptySlots<T>(old.length * 2 || SLOTS_MIN);
     for (let i = 0; i < this.#length; i++) slots[i] = old[(this.#head + i) & (old.length - 1)];
     this.#slots = slots;
     this.#head = 0;
   }
+}
+
+/** A power of two of slots, enough for `capacity`; none for 0. */
+function emptySlots<T>(capacity: number): (T | undefined)[] {
+  if (capacity === 0) return [];
+  let size = SLOTS_MIN;
+  while (size < capacity) size *= 2;
+  return new Array<T | undefined>(size).fill(undefined);
 }

@@ -96,6 +96,40 @@ export interface Native {
     sockaddrs: Uint8Array,
   ): number;
 
+  // --- sockets of the kernel's own RDS (rds.ts has the numbers and the layout of what is told) ---
+  /**
+   * sendmsg(2) of one message to `sockaddr` (null: the connected peer), non-blocking, with a RDS_CMSG_ZCOPY_COOKIE unless `cookie` is
+   * -1; `flags` are 0 or MSG_ZEROCOPY, the kernel takes no others. `-EINVAL` for a cookie that is no u32. One
+   * that was sent with both counts in outstanding() until its cookie was received.
+   */
+  rdsSendmsg(
+    fd: number,
+    buffers: readonly Uint8Array[],
+    count: number,
+    sockaddr: Uint8Array | null,
+    flags: number,
+    cookie: number,
+  ): number;
+  /**
+   * recvmsg(2), non-blocking, of the next message into the first `count` entries of `buffers`; returns bytes, the full length with
+   * MSG_TRUNC in `flags`. `control` false asks for no control messages, which then stay. The source goes to `sockaddrOut`
+   * (28 bytes or more), all else to `out` (RDS_RECEIVED_WORDS or more); `-EINVAL` when they are too short.
+   */
+  rdsRecvmsg(
+    fd: number,
+    buffers: readonly Uint8Array[],
+    count: number,
+    flags: number,
+    control: boolean,
+    sockaddrOut: Uint8Array,
+    out: Uint32Array,
+  ): number;
+  /**
+   * getsockopt(2) of one of RDS_INFO_...: returns the bytes of a record. `needed[0]` is set to those of all records, also with
+   * `-ENOSPC`, when `out` is too short for them.
+   */
+  rdsInfo(fd: number, name: number, out: Uint8Array, needed: Uint32Array): number;
+
   // --- reactor: one private edge-triggered epoll set per environment, polled by one uv_poll ---
   /**
    * Creates the set. After each wait `callback(count)` runs with `count` pairs (token, events) in `out`, at most
@@ -137,6 +171,8 @@ export interface Native {
   spaceCreate(): number;
   /** Unmaps all of it; views are detached first. */
   spaceDestroy(space: number): number;
+  /** Another space with the same regions, at the same memory: what is unmapped in one of them is still there in the other. Its number, or `-errno`. */
+  spaceCopy(space: number): number;
   /**
    * Maps `bytes` of the file `fd` from `fdOffset`, shared, as guest addresses from `guestAddress`; `userAddress` is what the
    * front-end calls the start. The descriptor may be closed afterwards. `-EINVAL`: nothing, a range that wraps, is beyond
@@ -214,6 +250,23 @@ export interface Native {
     count: number,
     prefixes: Uint8Array,
     prefixBytes: number,
+  ): number;
+  /**
+   * One sendmsg(2) of these frames, each with its prefix, to a connected datagram socket, which the kernel cuts into datagrams of
+   * `segmentBytes` (UDP_SEGMENT): that is the length of each of them, prefix included, but for the last, which may be shorter. Bytes
+   * taken: all; or `-errno`. EIO: the device, or a socket option (SO_NO_CHECK), does not let it. EINVAL, EMSGSIZE: too many, too long. EFAULT:
+   * a frame cannot be read, and has its FRAME_STATUS. `flags` as in framesStream().
+   */
+  framesGso(
+    fd: number,
+    table: Uint8Array,
+    which: Uint32Array,
+    from: number,
+    count: number,
+    prefixes: Uint8Array,
+    prefixBytes: number,
+    segmentBytes: number,
+    flags: number,
   ): number;
   /**
    * One sendmsg(2) of the bytes of these frames, each with its prefix, without the first `skipBytes`, to a stream; at most 1 MiB in 1024

@@ -1,39 +1,64 @@
-/** Messages of all sizes, both ways at once, every byte checked at the receiver; copied and lent. */
+/** Messages of all sizes, both ways at once, every byte checked at the receiver; copied and lent, completions counted. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { assertIdle, turnsUntil } from '../support/rds-nodes.ts';
-import { type Flow, GUEST, type Lab, receiveFlow, roles, sendFlow } from './lab.ts';
-import { BYE, pattern } from './messages.ts';
+import { turnsUntil } from '../support/rds-nodes.ts';
+import { GUEST, type Lab, roles } from './lab.ts';
+import { BYE, type Flow, pattern } from './messages.ts';
+import { bothWays, receiveFlow, settled } from './rds-flows.ts';
 
 const MIB = 1024 * 1024;
+
+/** Around the ends of a page, of what one send of TCP takes, of the kernel's default buffer; the longest; and none at all. */
+export const edgeSizes: readonly number[] = [
+  ...[1, 63, 64, 4095, 4096, 65_535, 65_536, 106_496, MIB, 0],
+  ...[3, 47, 48, 1400, 8191, 8193, 262_144, MIB - 1],
+];
 
 const flows: readonly Flow[] = [
   { bytes: 64, count: 300 },
   { bytes: 8192, count: 100 },
   { bytes: 100_000, count: 30 },
   { bytes: MIB, count: 6 },
+  { bytes: edgeSizes, count: 2 * edgeSizes.length },
 ];
+
+const MANY = 20_000;
 
 export function data(lab: Lab): void {
   describe('data', () => {
-    for (const { role, address } of roles) {
+    for (const { role, dials, address } of roles) {
       for (const zerocopy of [false, true]) {
         for (const flow of flows) {
-          const name = `${role}: ${flow.count} messages of ${flow.bytes} bytes each way, ${zerocopy ? 'lent' : 'copied'}`;
-          it(name, { timeout: 60_000 }, async () => {
-            await bothWays(lab, address, flow, zerocopy);
-            assertIdle(lab.node(address));
+          const size = typeof flow.bytes === 'number' ? `${flow.bytes}` : '0 to 1,048,576';
+          const what = `${flow.count} messages of ${size} bytes each way, ${zerocopy ? 'lent' : 'copied'}`;
+          it(`${role}: ${what}`, { timeout: 60_000 }, async () => {
+            const completed = await bothWays(lab, flow, { ours: address, zerocopy });
+            await settled(lab.node(address));
+            const cookies = /^completed .*$/m.exec(completed)?.[0] ?? '';
+            assert.equal(cookies.startsWith(`completed ${flow.count} `), zerocopy);
+            lab.fact(dials, `${what}${zerocopy ? `; the kernel's program: ${cookies}` : ''}`);
           });
         }
       }
 
+      it(`${role}: ${MANY} small messages each way`, { timeout: 60_000 }, async () => {
+        const before = performance.now();
+        await bothWays(lab, { bytes: 64, count: MANY }, { ours: address, seconds: 50 });
+        await settled(lab.node(address));
+        lab.fact(
+          dials,
+          `${MANY} messages of 64 bytes each way in ${Math.round(performance.now() - before)} ms`,
+        );
+      });
+
       it(`${role}: many sockets at once`, { timeout: 60_000 }, async () => {
         const many = flows.flatMap(({ bytes, count }) => [
           { flow: { bytes, count: Math.ceil(count / 2) }, zerocopy: false },
-          { flow: { bytes: bytes - 1, count: Math.ceil(count / 2) }, zerocopy: true },
+          { flow: { bytes, count: Math.floor(count / 2) }, zerocopy: true },
         ]);
-        await Promise.all(many.map(({ flow, zerocopy }) => bothWays(lab, address, flow, zerocopy)));
-        assertIdle(lab.node(address));
+        await Promise.all(many.map(({ flow, zerocopy }) => bothWays(lab, flow, { ours: address, zerocopy })));
+        await settled(lab.node(address));
+        lab.fact(dials, `${many.length} sockets at either end at once`);
       });
 
       it(`${role}: messages are echoed`, { timeout: 60_000 }, async () => {
@@ -71,18 +96,11 @@ export function data(lab: Lab): void {
         await socket.send(BYE, to);
         await job.done;
         await socket.close();
+        lab.fact(
+          dials,
+          `${flow.count} lent messages of ${flow.bytes} bytes: ${cookies.length} cookies came back`,
+        );
       });
     }
   });
-}
-
-async function bothWays(lab: Lab, address: string, flow: Flow, zerocopy: boolean): Promise<void> {
-  const node = lab.node(address);
-  const socket = node.bind(lab.port(), { zerocopy });
-  const { job: receiver, to } = await lab.receiver(flow);
-  const sender = lab.sender(flow, socket, { zerocopy });
-  await Promise.all([sendFlow(socket, flow, to), receiveFlow(socket, flow)]);
-  await Promise.all([receiver.done, sender.done]);
-  await turnsUntil(() => socket.queuedBytes === 0);
-  await socket.close();
 }

@@ -2,13 +2,14 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { receive } from '../support/rds-nodes.ts';
-import { GUEST, type Lab, receiveFlow, roles, sendFlow } from './lab.ts';
-
-const PINGS = 10;
+import { GUEST, type Lab, roles } from './lab.ts';
+import { receiveFlow, sendFlow } from './rds-flows.ts';
+import { lanesUp } from './rds-lanes.ts';
+import { PINGS, pingFromGuest, pingFromUs } from './rds-pings.ts';
 
 export function firstContact(lab: Lab): void {
   describe('first contact', () => {
-    for (const { role, address, calledFirst, bothAtOnce, withoutPings } of roles) {
+    for (const { role, dials, address, calledFirst, bothAtOnce, withoutPings } of roles) {
       it(`${role}, begun by us: a ping and its pong`, { timeout: 30_000 }, async () => {
         const node = lab.node(address);
         const socket = node.bind(0);
@@ -16,7 +17,7 @@ export function firstContact(lab: Lab): void {
         const [pong] = await receive(socket, 1);
         assert.deepEqual([pong?.address, pong?.port, pong?.length], [GUEST, 0, 0]);
         await socket.close();
-        assert.equal(await connections(lab, address), 1);
+        await lanesUp(lab, address, dials);
         assert.equal(node.counters.conn_reset, 0);
       });
 
@@ -29,7 +30,7 @@ export function firstContact(lab: Lab): void {
         await receiveFlow(socket, flow);
         await job.done;
         await socket.close();
-        assert.equal(await connections(lab, calledFirst), 1);
+        await lanesUp(lab, calledFirst, dials);
         assert.equal(node.counters.conn_reset, 0);
       });
 
@@ -43,7 +44,7 @@ export function firstContact(lab: Lab): void {
         await Promise.all([sendFlow(socket, flow, to), receiveFlow(socket, flow)]);
         await Promise.all([receiver.done, sender.done]);
         await socket.close();
-        assert.equal(await connections(lab, bothAtOnce), 1);
+        await lanesUp(lab, bothAtOnce, dials);
       });
 
       it(`${role}: a kernel that answers no pings gets messages all the same`, {
@@ -60,23 +61,11 @@ export function firstContact(lab: Lab): void {
       });
 
       it(`${role}: user pings both ways`, { timeout: 30_000 }, async () => {
-        const node = lab.node(address);
-        const answered = node.counters.send_pong;
-        await lab.guest.run(`rds-guest ping at=${GUEST}:${lab.port()} to=${address}:0 count=${PINGS}`);
-        assert.equal(node.counters.send_pong - answered, PINGS);
-        const socket = node.bind(0);
-        for (let i = 0; i < PINGS; i++) socket.sendmsg(Buffer.alloc(0), { address: GUEST, port: 0 });
-        const pongs = await receive(socket, PINGS);
-        assert.ok(pongs.every((pong) => pong.port === 0 && pong.length === 0));
-        await socket.close();
+        const theirs = await pingFromGuest(lab, address);
+        lab.fact(dials, `${PINGS} pings of the kernel's program are answered: ${theirs}`);
+        const ours = await pingFromUs(lab, address);
+        lab.fact(dials, `${PINGS} pings of ours are answered: ${ours}`);
       });
     }
   });
-}
-
-/** TCP connections between the kernel's RDS and an address: more than one would mean that it has fanned out. */
-async function connections(lab: Lab, address: string): Promise<number> {
-  const lines = (await lab.guest.run('netstat -tn')).split('\n');
-  const open = lines.filter((line) => line.includes('ESTABLISHED') && line.includes(':16385'));
-  return open.filter((line) => line.includes(`${address}:`)).length;
 }

@@ -1,7 +1,7 @@
 /**
  * The guest's kernel and its modules, from Debian's own package; and which programs a guest needs here.
  *
- * ZEROTX_GUEST_SUITE names the suite whose kernel is wanted (trixie), instead of this machine's own.
+ * ZEROTX_GUEST_SUITE names the suite whose kernel is wanted (trixie, sid), instead of this machine's own.
  */
 import { access, readdir, readFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -41,14 +41,27 @@ export async function missingPrograms(): Promise<string | null> {
   return missing.length === 0 ? null : `needs the packages ${missing.join(', ')}`;
 }
 
-/** Fetched at the first call of a machine; rejects with the reason if it cannot be had. */
-export async function guestKernel(): Promise<GuestKernel> {
+/** For a guest that is given a folder of this machine. */
+export const SHARE_MODULES: readonly string[] = ['9p', '9pnet_virtio'];
+
+/** With `more` modules than all guests have. Fetched at the first call of a machine; rejects with the reason if it cannot be had. */
+export async function guestKernel(more: readonly string[] = []): Promise<GuestKernel> {
   const { folder, versions } = await debianPackages('kernel', process.env.ZEROTX_GUEST_SUITE);
   const debianPackage = Object.keys(versions).find((name) => name.startsWith('linux-image-'));
   if (debianPackage === undefined) throw new Error(`no kernel in ${folder}`);
   const version = debianPackage.slice('linux-image-'.length);
-  const modules = await moduleOrder(folder, wanted);
-  return { version, image: join(folder, 'boot', `vmlinuz-${version}`), modules };
+  const modules = await moduleOrder(folder, [...more, ...wanted]);
+  return { version, image: await imagePath(folder, version), modules };
+}
+
+/** Later kernels lie with their modules. */
+async function imagePath(folder: string, version: string): Promise<string> {
+  const boot = join(folder, 'boot', `vmlinuz-${version}`);
+  const isThere = await access(boot).then(
+    () => true,
+    () => false,
+  );
+  return isThere ? boot : join(folder, 'usr/lib/modules', version, 'vmlinuz');
 }
 
 /** Of the modules of these names and what they depend on: depth first along `depends=` in each module's .modinfo section. */

@@ -57,7 +57,10 @@ export function loopbackUp(): void {
 function makeLink(name: string, command: readonly string[], addresses: readonly string[]): void {
   loopbackUp();
   ip(...command);
-  for (const address of addresses) ip('address', 'add', address, 'dev', name);
+  for (const address of addresses) {
+    // An IPv6 address can be used at once if nobody is asked whether it is taken.
+    ip('address', 'add', address, 'dev', name, ...(address.includes(':') ? ['nodad'] : []));
+  }
   ip('link', 'set', name, 'up');
 }
 

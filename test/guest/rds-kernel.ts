@@ -5,13 +5,15 @@ import { data } from './data.ts';
 import { firstContact } from './first-contact.ts';
 import { Lab } from './lab.ts';
 import { losses } from './losses.ts';
+import { ipv6 } from './rds-ipv6.ts';
+import { lanes } from './rds-lanes.ts';
 
 describe('RDS with a Linux kernel', () => {
   const lab = new Lab();
   before(
     async () => {
       await lab.setUp();
-      console.log(`the guest runs Linux ${await lab.guest.run('uname -r')}`);
+      console.log(`the guest runs Linux ${lab.kernel}`);
     },
     { timeout: 120_000 },
   );
@@ -19,6 +21,8 @@ describe('RDS with a Linux kernel', () => {
 
   firstContact(lab);
   data(lab);
+  ipv6(lab);
+  lanes(lab);
   congestion(lab);
   losses(lab);
 });

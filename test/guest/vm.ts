@@ -18,7 +18,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import type { Duplex, Readable } from 'node:stream';
 import { initramfs } from './initramfs.ts';
-import { guestKernel } from './kernel.ts';
+import { guestKernel, SHARE_MODULES } from './kernel.ts';
 import { GuestConsole, type GuestJob } from './vm-console.ts';
 import { type Nic, nicObjects } from './vm-nics.ts';
 import { lines, Qmp } from './vm-qmp.ts';
@@ -29,6 +29,8 @@ export interface VmOptions {
   /** How much memory may be added in all, in at most 8 pieces. */
   readonly hotMemoryMiB?: number;
   readonly processors?: number;
+  /** A folder of this machine, which the guest may read: `mount -t 9p -o trans=virtio,ro share /somewhere`. */
+  readonly share?: string;
 }
 
 const MEMORY_MIB = 512;
@@ -52,7 +54,7 @@ export class Vm {
 
   /** Resolves when the guest has all its cards and is about to boot: what QEMU listens on can then be connected to. */
   static async start(options: VmOptions): Promise<Vm> {
-    const kernel = await guestKernel();
+    const kernel = await guestKernel(options.share === undefined ? [] : SHARE_MODULES);
     const vm = new Vm(options, kernel.image, await initramfs(kernel));
     return vm.#orStop(vm.qmp.execute('query-status').then(() => vm));
   }
@@ -221,5 +223,10 @@ function machineArguments(options: VmOptions): string[] {
   const args = ['-accel', 'tcg', '-cpu', 'max', '-smp', `${processors}`, '-m', `${memoryMiB}M${hot}`];
   args.push('-object', JSON.stringify(memory), '-machine', 'pc,memory-backend=memory');
   args.push('-nodefaults', '-no-reboot', '-display', 'none', '-monitor', 'none');
+  if (options.share !== undefined) {
+    // Files of several file systems may have the same number, by which a guest tells them apart.
+    const share = `local,path=${options.share},mount_tag=share,security_model=none,multidevs=remap,readonly=on`;
+    args.push('-virtfs', share);
+  }
   return args;
 }

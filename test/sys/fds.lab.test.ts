@@ -15,6 +15,7 @@ import * as calls from '../../src/sys/calls.ts';
 import { AF_UNIX, EPOLLIN, SOCK_STREAM } from '../../src/sys/constants.ts';
 import * as fds from '../../src/sys/fds.ts';
 import { encodeSockaddrUn } from '../../src/wire/sockaddr.ts';
+import { type ReceivedMessage, receiveWithFds } from '../support/descriptors.ts';
 import { until } from '../support/raw-peer.ts';
 import { waitFor } from '../support/sockets.ts';
 
@@ -51,9 +52,9 @@ describe('a lock that the peer keeps', { timeout: 60_000 }, () => {
     await Promise.race([once(child.stdout, 'data'), exit]);
     assert.equal(child.exitCode, null, 'it could not keep the lock');
     const accepted = native().accept(listener, new Uint8Array(110));
-    let got: fds.ReceivedMessage | undefined;
+    let got: ReceivedMessage | undefined;
     await waitFor(accepted, EPOLLIN, () => {
-      got ??= fds.receiveWithFds(accepted, new Uint8Array(8));
+      got ??= receiveWithFds(accepted, new Uint8Array(8));
       return got !== undefined;
     });
     for (const fd of [listener, accepted]) calls.close(fd);

@@ -23,6 +23,14 @@ import {
 import * as fds from '../../src/sys/fds.ts';
 import { reactor } from '../../src/sys/reactor.ts';
 import { encodeSockaddrUn } from '../../src/wire/sockaddr.ts';
+import {
+  receiveWithFds,
+  S_IFCHR,
+  S_IFDIR,
+  S_IFSOCK,
+  sendWithFds,
+  socketPair,
+} from '../support/descriptors.ts';
 import { until } from '../support/raw-peer.ts';
 import { tcpPair, waitFor } from '../support/sockets.ts';
 
@@ -43,7 +51,7 @@ describe('descriptors over a Unix socket', () => {
     // What the addon opens for itself, once.
     fds.requireSignals();
     reactor();
-    [left, right] = fds.socketPair();
+    [left, right] = socketPair();
   });
   beforeEach(() => {
     baseline = openFds();
@@ -52,9 +60,9 @@ describe('descriptors over a Unix socket', () => {
   it('arrive with their bytes, are ours, close-on-exec, and otherwise as they were', () => {
     const memory = fds.memfd('sent', 4096);
     const event = fds.eventfd();
-    assert.equal(fds.sendWithFds(left, Buffer.from('two'), [memory, event]), 3);
+    assert.equal(sendWithFds(left, Buffer.from('two'), [memory, event]), 3);
     const buffer = Buffer.alloc(16);
-    const got = fds.receiveWithFds(right, buffer);
+    const got = receiveWithFds(right, buffer);
     assert.ok(got !== undefined);
     assert.deepEqual([got.bytes, got.fds.length, got.fdsLost], [3, 2, false]);
     assert.equal(buffer.subarray(0, 3).toString(), 'two');
@@ -77,13 +85,13 @@ describe('descriptors over a Unix socket', () => {
 
   it('come with the first byte of their message, and end a read', () => {
     const event = fds.eventfd();
-    fds.sendWithFds(left, Buffer.from('ab'), []);
-    fds.sendWithFds(left, Buffer.from('cd'), [event]);
-    fds.sendWithFds(left, Buffer.from('ef'), [event]);
+    sendWithFds(left, Buffer.from('ab'), []);
+    sendWithFds(left, Buffer.from('cd'), [event]);
+    sendWithFds(left, Buffer.from('ef'), [event]);
     const seen: [string, number][] = [];
     const buffer = Buffer.alloc(64);
     for (let i = 0; i < 6; i++) {
-      const got = fds.receiveWithFds(right, buffer);
+      const got = receiveWithFds(right, buffer);
       if (got === undefined) break;
       seen.push([buffer.toString('latin1', 0, got.bytes), got.fds.length]);
       got.fds.forEach(fds.closeReceived);
@@ -99,16 +107,16 @@ describe('descriptors over a Unix socket', () => {
   });
 
   it('are told about in order: nothing waiting, the end, a peer that is gone', () => {
-    const [one, other] = fds.socketPair();
-    assert.equal(fds.receiveWithFds(other, Buffer.alloc(8)), undefined);
-    fds.sendWithFds(one, Buffer.from('x'), [one]);
+    const [one, other] = socketPair();
+    assert.equal(receiveWithFds(other, Buffer.alloc(8)), undefined);
+    sendWithFds(one, Buffer.from('x'), [one]);
     calls.shutdown(one, SHUT_WR);
-    const last = fds.receiveWithFds(other, Buffer.alloc(8));
+    const last = receiveWithFds(other, Buffer.alloc(8));
     assert.deepEqual([last?.bytes, last?.fds.length], [1, 1]);
-    assert.deepEqual(fds.receiveWithFds(other, Buffer.alloc(8)), { bytes: 0, fds: [], fdsLost: false });
+    assert.deepEqual(receiveWithFds(other, Buffer.alloc(8)), { bytes: 0, fds: [], fdsLost: false });
     last?.fds.forEach(fds.closeReceived);
     calls.close(one);
-    assert.throws(() => fds.sendWithFds(other, Buffer.from('x'), []), { code: 'EPIPE', syscall: 'sendmsg' });
+    assert.throws(() => sendWithFds(other, Buffer.from('x'), []), { code: 'EPIPE', syscall: 'sendmsg' });
     calls.close(other);
     assert.equal(openFds(), baseline);
   });
@@ -121,14 +129,14 @@ describe('descriptors over a Unix socket', () => {
       [4, -1],
       [fds.MESSAGE_FDS_MAX, -1],
     ] as const) {
-      assert.equal(fds.sendWithFds(left, Buffer.from('many'), Array(sent).fill(event)), 4);
+      assert.equal(sendWithFds(left, Buffer.from('many'), Array(sent).fill(event)), 4);
       assert.equal(native().recvFds(right, Buffer.alloc(8), room), 4, 'the bytes come all the same');
       assert.equal(room[0], expected);
       for (let i = 1; i <= expected; i++) assert.equal(native().close(room[i] as number), 0);
       assert.equal(openFds(), baseline + 1);
     }
     // No room at all, not even for the first.
-    fds.sendWithFds(left, Buffer.from('x'), [event]);
+    sendWithFds(left, Buffer.from('x'), [event]);
     assert.equal(native().recvFds(right, Buffer.alloc(8), room.subarray(0, 1)), 1);
     assert.equal(room[0], -1);
     calls.close(event);
@@ -137,24 +145,24 @@ describe('descriptors over a Unix socket', () => {
 
   it('may be 253 in a message, and not one more', () => {
     const event = fds.eventfd();
-    fds.sendWithFds(left, Buffer.from('x'), Array(fds.MESSAGE_FDS_MAX).fill(event));
-    const got = fds.receiveWithFds(right, Buffer.alloc(8));
+    sendWithFds(left, Buffer.from('x'), Array(fds.MESSAGE_FDS_MAX).fill(event));
+    const got = receiveWithFds(right, Buffer.alloc(8));
     assert.equal(got?.fds.length, fds.MESSAGE_FDS_MAX);
     got?.fds.forEach(fds.closeReceived);
     const tooMany = Array(fds.MESSAGE_FDS_MAX + 1).fill(event);
-    assert.throws(() => fds.sendWithFds(left, Buffer.from('x'), tooMany), { code: 'EINVAL' });
+    assert.throws(() => sendWithFds(left, Buffer.from('x'), tooMany), { code: 'EINVAL' });
     calls.close(event);
     assert.equal(openFds(), baseline);
   });
 
   it('are lost on a stream that takes no byte with them, and come with an empty packet', () => {
     const event = fds.eventfd();
-    assert.equal(fds.sendWithFds(left, new Uint8Array(0), [event]), 0);
-    assert.equal(fds.receiveWithFds(right, Buffer.alloc(8)), undefined);
+    assert.equal(sendWithFds(left, new Uint8Array(0), [event]), 0);
+    assert.equal(receiveWithFds(right, Buffer.alloc(8)), undefined);
     for (const type of [SOCK_SEQPACKET, SOCK_DGRAM]) {
-      const [one, other] = fds.socketPair(type);
-      assert.equal(fds.sendWithFds(one, new Uint8Array(0), [event, event]), 0);
-      const got = fds.receiveWithFds(other, Buffer.alloc(8));
+      const [one, other] = socketPair(type);
+      assert.equal(sendWithFds(one, new Uint8Array(0), [event, event]), 0);
+      const got = receiveWithFds(other, Buffer.alloc(8));
       assert.deepEqual([got?.bytes, got?.fds.length], [0, 2]);
       got?.fds.forEach(fds.closeReceived);
       for (const fd of [one, other]) calls.close(fd);
@@ -164,11 +172,11 @@ describe('descriptors over a Unix socket', () => {
   });
 
   it('stay where they are when the socket takes no more', () => {
-    const [one, other] = fds.socketPair();
+    const [one, other] = socketPair();
     const event = fds.eventfd();
     calls.setOption(one, SOL_SOCKET, SO_SNDBUF, 4096);
     let sent = 0;
-    while (fds.sendWithFds(one, Buffer.alloc(1024), [event]) !== undefined) assert.ok(++sent < 1000);
+    while (sendWithFds(one, Buffer.alloc(1024), [event]) !== undefined) assert.ok(++sent < 1000);
     assert.ok(sent > 0);
     for (const fd of [one, other, event]) calls.close(fd);
     assert.equal(openFds(), baseline, 'what was on the way is the kernel’s');
@@ -194,9 +202,9 @@ describe('descriptors over a Unix socket', () => {
 
   it('wake the reactor', async () => {
     const waiting = waitFor(right, EPOLLIN, (events) => (events & EPOLLIN) !== 0);
-    fds.sendWithFds(left, Buffer.from('x'), [left]);
+    sendWithFds(left, Buffer.from('x'), [left]);
     await waiting;
-    const got = fds.receiveWithFds(right, Buffer.alloc(8));
+    const got = receiveWithFds(right, Buffer.alloc(8));
     assert.equal(got?.fds.length, 1);
     got?.fds.forEach(fds.closeReceived);
     assert.equal(openFds(), baseline);
@@ -213,9 +221,9 @@ describe('Unix sockets with names', () => {
     assert.equal(native().connect(client, address), 0);
     const server = native().accept(listening, new Uint8Array(110));
     assert.ok(server >= 0);
-    fds.sendWithFds(client, Buffer.from('x'), [client]);
+    sendWithFds(client, Buffer.from('x'), [client]);
     await waitFor(server, EPOLLIN, (events) => (events & EPOLLIN) !== 0);
-    const got = fds.receiveWithFds(server, Buffer.alloc(8));
+    const got = receiveWithFds(server, Buffer.alloc(8));
     assert.equal(got?.fds.length, 1);
     got?.fds.forEach(fds.closeReceived);
     for (const fd of [listening, client, server]) calls.close(fd);
@@ -273,8 +281,8 @@ describe('descriptors of node:fs', () => {
     writeFileSync(file, 'x');
     for (const [path, kind, pollable] of [
       [file, fds.S_IFREG, false],
-      [folder, fds.S_IFDIR, false],
-      ['/dev/null', fds.S_IFCHR, false],
+      [folder, S_IFDIR, false],
+      ['/dev/null', S_IFCHR, false],
     ] as const) {
       const fd = fds.adopt(openSync(path, 'r'));
       assert.equal(fds.fileKind(fd), kind);
@@ -282,8 +290,8 @@ describe('descriptors of node:fs', () => {
       if (!pollable) assert.throws(() => waitForNothing(fd), { code: 'EPERM', syscall: 'epoll_ctl' });
       fds.closeReceived(fd);
     }
-    const [one, other] = fds.socketPair();
-    assert.equal(fds.fileKind(one), fds.S_IFSOCK);
+    const [one, other] = socketPair();
+    assert.equal(fds.fileKind(one), S_IFSOCK);
     assert.ok(fds.isSafeToWatch(one));
     const tcp = calls.socket(AF_INET, SOCK_STREAM);
     const event = fds.eventfd();
@@ -308,9 +316,9 @@ describe('closing what a peer sent', { timeout: 30_000 }, () => {
     const lingering = new Uint8Array(Int32Array.of(1, 30).buffer);
     assert.equal(native().setsockopt(pair.client, SOL_SOCKET, SO_LINGER, lingering), 0);
     while (native().sendv(pair.client, [Buffer.alloc(1 << 20)], 1, 0) > 0);
-    const [one, other] = fds.socketPair();
-    fds.sendWithFds(one, Buffer.from('x'), [pair.client]);
-    const [received = -1] = fds.receiveWithFds(other, Buffer.alloc(8))?.fds ?? [];
+    const [one, other] = socketPair();
+    sendWithFds(one, Buffer.from('x'), [pair.client]);
+    const [received = -1] = receiveWithFds(other, Buffer.alloc(8))?.fds ?? [];
     calls.close(pair.client);
     // The last descriptor of a socket that lingers: close(2) takes 30 s, or until the other side has read all.
     const began = performance.now();
@@ -331,7 +339,7 @@ describe('closing what a peer sent', { timeout: 30_000 }, () => {
 
   it('is done when it returns, as a rule, whatever it is', async () => {
     const baseline = openFds();
-    const [one, other] = fds.socketPair();
+    const [one, other] = socketPair();
     const folder = fds.adopt(openSync('/', 'r'));
     for (const fd of [one, other, folder, fds.eventfd(), fds.memfd('m', 1)]) {
       assert.equal(native().closeReceived(fd), 0);

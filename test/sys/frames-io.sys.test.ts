@@ -26,8 +26,8 @@ import {
   SOCK_DGRAM,
   SOL_SOCKET,
 } from '../../src/sys/constants.ts';
-import { socketPair } from '../../src/sys/fds.ts';
 import { decodeSockaddr, SOCKADDR_BYTES } from '../../src/wire/sockaddr.ts';
+import { socketPair } from '../support/descriptors.ts';
 import {
   addChain,
   addHead,

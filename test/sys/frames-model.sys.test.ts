@@ -10,8 +10,9 @@ import { FRAME_SLOT, FRAME_WORDS, LAYOUT_BYTES } from '../../src/core/frames.ts'
 import { native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
 import { SOCK_DGRAM } from '../../src/sys/constants.ts';
-import { memfd, socketPair } from '../../src/sys/fds.ts';
+import { memfd } from '../../src/sys/fds.ts';
 import { GuestSpace } from '../../src/sys/space.ts';
+import { socketPair } from '../support/descriptors.ts';
 import {
   addChain,
   addTarget,
@@ -223,6 +224,7 @@ describe('tables that are nonsense', { timeout: 120_000 }, () => {
         sys.framesChecksum(x, which, count);
         sys.framesWrite(a, x, which, 0, count, prefix, 12);
         sys.framesSendmmsg(a, y, which, 1, count, prefix, 20);
+        sys.framesGso(a, x, which, 0, count, prefix, 20, max, 0);
         sys.framesStream(c, x, which, 0, count, prefix, 4, max, 0);
         sys.framesRead(b, x, count, 12);
         sys.framesRecvmmsg(b, y, count, prefix, 10, new Uint8Array(0));

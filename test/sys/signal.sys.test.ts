@@ -25,6 +25,7 @@ import {
 } from '../../src/sys/constants.ts';
 import * as fds from '../../src/sys/fds.ts';
 import { reactor } from '../../src/sys/reactor.ts';
+import { receiveWithFds, sendWithFds, socketPair } from '../support/descriptors.ts';
 import { tcpPair, waitFor } from '../support/sockets.ts';
 
 const EINVAL = -errnoOf('EINVAL');
@@ -81,10 +82,10 @@ describe('a signal to an eventfd', { timeout: 30_000 }, () => {
   });
 
   it('goes through any of its descriptors', () => {
-    const [one, other] = fds.socketPair();
+    const [one, other] = socketPair();
     const fd = fds.eventfd();
-    fds.sendWithFds(one, Buffer.from('x'), [fd, fd]);
-    const received = fds.receiveWithFds(other, Buffer.alloc(1))?.fds ?? [];
+    sendWithFds(one, Buffer.from('x'), [fd, fd]);
+    const received = receiveWithFds(other, Buffer.alloc(1))?.fds ?? [];
     assert.equal(received.length, 2);
     for (const each of [fd, ...received]) assert.equal(signal(each), 0);
     assert.equal(take(fd), 3n);
@@ -160,7 +161,7 @@ describe('a signal to what is no eventfd', { timeout: 30_000 }, () => {
 
   it('is eight bytes to a Unix socket, and nothing to one that is full', () => {
     for (const type of [SOCK_STREAM, SOCK_SEQPACKET, SOCK_DGRAM]) {
-      const [one, other] = fds.socketPair(type);
+      const [one, other] = socketPair(type);
       assert.equal(signal(one), 0);
       const into = Buffer.alloc(16);
       assert.equal(native().readv(other, [into], 1), 8);
@@ -183,12 +184,12 @@ describe('a signal to what is no eventfd', { timeout: 30_000 }, () => {
     };
     process.on('SIGPIPE', count);
     for (const type of [SOCK_STREAM, SOCK_SEQPACKET]) {
-      const [one, other] = fds.socketPair(type);
+      const [one, other] = socketPair(type);
       calls.close(other);
       assert.equal(signal(one), EPIPE);
       calls.close(one);
     }
-    const [one, other] = fds.socketPair(SOCK_DGRAM);
+    const [one, other] = socketPair(SOCK_DGRAM);
     calls.close(other);
     assert.equal(signal(one), -errnoOf('ECONNREFUSED'));
     calls.close(one);
@@ -317,7 +318,7 @@ describe('a kick that is never read', { timeout: 30_000 }, () => {
   });
 
   it('may be a socket or a pipe, whose other end says when it goes', async () => {
-    const [one, other] = fds.socketPair();
+    const [one, other] = socketPair();
     await Promise.all([
       waitFor(one, EPOLLIN | EPOLLRDHUP, (events) => (events & EPOLLRDHUP) !== 0),
       Promise.resolve().then(() => calls.close(other)),

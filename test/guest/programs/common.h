@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <net/if.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ __attribute__((unused)) static void usage(const char *words)
 	exit(2);
 }
 
-/* ADDRESS:PORT, where an IPv6 address may stand in brackets; returns the length. */
+/* ADDRESS:PORT, where an IPv6 address may stand in brackets, with its zone, as [fe80::1%eth0]:5000; returns the length. */
 __attribute__((unused)) static socklen_t address(const char *name, struct sockaddr_storage *out)
 {
 	struct sockaddr_in *in = (struct sockaddr_in *)out;
@@ -60,6 +61,7 @@ __attribute__((unused)) static socklen_t address(const char *name, struct sockad
 	const char *value = text(name);
 	const char *colon = value ? strrchr(value, ':') : NULL;
 	char host[64] = "";
+	char *zone;
 	size_t length;
 
 	if (!colon)
@@ -77,6 +79,11 @@ __attribute__((unused)) static socklen_t address(const char *name, struct sockad
 		in->sin_family = AF_INET;
 		in->sin_port = htons((uint16_t)atoi(colon + 1));
 		return sizeof(*in);
+	}
+	zone = strchr(host, '%');
+	if (zone) {
+		*zone = '\0';
+		in6->sin6_scope_id = if_nametoindex(zone + 1);
 	}
 	if (inet_pton(AF_INET6, host, &in6->sin6_addr) != 1)
 		usage("not ADDRESS:PORT");

@@ -5,12 +5,13 @@ import { stat } from 'node:fs/promises';
 import { errnoOf } from '../../../src/core/errors.ts';
 import { native } from '../../../src/sys/binding.ts';
 import * as fds from '../../../src/sys/fds.ts';
+import { receiveWithFds, sendWithFds, socketPair } from '../../support/descriptors.ts';
 
 const file = fds.adopt(openSync(process.argv[2] as string, 'r'));
-const [left, right] = fds.socketPair();
+const [left, right] = socketPair();
 const many = Array.from({ length: 40 }, () => file);
-assert.equal(fds.sendWithFds(left, Buffer.from('x'), many), 1);
-const received = fds.receiveWithFds(right, Buffer.alloc(8))?.fds ?? [];
+assert.equal(sendWithFds(left, Buffer.from('x'), many), 1);
+const received = receiveWithFds(right, Buffer.alloc(8))?.fds ?? [];
 assert.equal(received.length, 40);
 for (const fd of received) {
   assert.equal(fds.fileKind(fd), fds.S_IFREG);

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict';
 import { closeSync, openSync, readdirSync } from 'node:fs';
 import { native } from '../../../src/sys/binding.ts';
 import * as fds from '../../../src/sys/fds.ts';
+import { receiveWithFds, sendWithFds, socketPair } from '../../support/descriptors.ts';
 
 const openFds = (): number => readdirSync('/proc/self/fd').length;
-const [left, right] = fds.socketPair();
+const [left, right] = socketPair();
 const event = fds.eventfd();
 native().eventfdSignal(event);
 const baseline = openFds();
@@ -26,8 +27,8 @@ for (const [sent, taken] of [
   [1, 1],
   [2, 2],
 ] as const) {
-  assert.equal(fds.sendWithFds(left, Buffer.from('x'), Array(sent).fill(event)), 1);
-  const got = fds.receiveWithFds(right, Buffer.alloc(8));
+  assert.equal(sendWithFds(left, Buffer.from('x'), Array(sent).fill(event)), 1);
+  const got = receiveWithFds(right, Buffer.alloc(8));
   assert.equal(got?.bytes, 1);
   assert.equal(got.fdsLost ? -1 : got.fds.length, taken, `${sent} sent`);
   for (const fd of got.fds) fds.closeReceived(fd);

@@ -111,6 +111,22 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   readv: fc.tuple(descriptor, counted).map(([fd, [buffers, count]]) => [fd, buffers, count]),
   recvBatch: fc.tuple(descriptor, bytes, fc.oneof(number, fc.nat(100)), number, words, bytes),
   drainErrors: fc.tuple(descriptor, words),
+  rdsSendmsg: fc
+    .tuple(descriptor, counted, fc.oneof(bytes, fc.constant(null)), number, number)
+    .map(([fd, [buffers, count], address, flags, cookie]) => [fd, buffers, count, address, flags, cookie]),
+  rdsRecvmsg: fc
+    .tuple(
+      descriptor,
+      counted,
+      number,
+      fc.boolean(),
+      bytes,
+      fc.oneof(words, fc.constant(new Uint32Array(40))),
+    )
+    .map(([fd, [buffers, count], flags, control, address, out]) => [
+      ...[fd, buffers, count, flags, control, address, out],
+    ]),
+  rdsInfo: fc.tuple(descriptor, fc.oneof(number, fc.integer({ min: 10_000, max: 10_017 })), bytes, words),
   reactorAdd: fc.tuple(descriptor, number, number),
   setsockopt: fc.tuple(descriptor, fc.constantFrom(0, 1, 6, 17, 41), fc.nat(110), bytes),
   getsockname: fc.tuple(descriptor, bytes),
@@ -143,6 +159,7 @@ const shapes: Record<string, fc.Arbitrary<unknown[]>> = {
   framesWrite: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
   framesSendmmsg: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20)),
   framesStream: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20), number, number),
+  framesGso: fc.tuple(descriptor, table, words, fc.nat(3), fc.nat(9), bytes, fc.nat(20), number, number),
   framesRead: fc.tuple(descriptor, table, number, fc.constantFrom(0, 10, 12)),
   framesRecvmmsg: fc.tuple(descriptor, table, number, bytes, fc.nat(20), bytes),
 };

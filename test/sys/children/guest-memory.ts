@@ -10,8 +10,9 @@ import { errnoOf } from '../../../src/core/errors.ts';
 import { native } from '../../../src/sys/binding.ts';
 import * as calls from '../../../src/sys/calls.ts';
 import { SOCK_DGRAM } from '../../../src/sys/constants.ts';
-import { adopt, memfd, socketPair } from '../../../src/sys/fds.ts';
+import { adopt, memfd } from '../../../src/sys/fds.ts';
 import { GuestSpace } from '../../../src/sys/space.ts';
+import { socketPair } from '../../support/descriptors.ts';
 import {
   addChain,
   addTarget,

@@ -4,6 +4,7 @@ import { readdirSync } from 'node:fs';
 import { errnoOf } from '../../../src/core/errors.ts';
 import { native } from '../../../src/sys/binding.ts';
 import * as fds from '../../../src/sys/fds.ts';
+import { socketPair } from '../../support/descriptors.ts';
 
 const code = process.argv[2] as string;
 const fd = fds.eventfd();
@@ -18,6 +19,6 @@ assert.throws(() => fds.requireSignals(), {
 });
 assert.equal(openFds(), baseline);
 
-const [one, other] = fds.socketPair();
+const [one, other] = socketPair();
 assert.equal(native().eventfdSignal(one), 0, 'sockets need no such thing');
 assert.equal(native().readv(other, [Buffer.alloc(8)], 1), 8);

@@ -11,6 +11,7 @@ import { EPOLLIN } from '../../../src/sys/constants.ts';
 import { reactor } from '../../../src/sys/reactor.ts';
 import * as tap from '../../../src/sys/tap.ts';
 import { VNET_HEADER_BYTES } from '../../../src/wire/virtio.ts';
+import { setTapOffloads, setTapQueue } from '../../support/descriptors.ts';
 import { waitFor } from '../../support/sockets.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
@@ -129,11 +130,11 @@ async function offloads(): Promise<void> {
   // VIRTIO_NET_HDR_F_NEEDS_CSUM, csum_start behind Ethernet and IPv4, csum_offset of UDP.
   const { header } = await sent(fd, 100);
   assert.deepEqual([header[0], header.readUInt16LE(6), header.readUInt16LE(8)], [1, 34, 6]);
-  tap.setTapOffloads(fd, 0);
+  setTapOffloads(fd, 0);
   assert.deepEqual([...(await sent(fd, 100)).header], Array(HEADER).fill(0));
-  tap.setTapOffloads(fd, tap.TUN_F_CSUM);
+  setTapOffloads(fd, tap.TUN_F_CSUM);
   assert.equal((await sent(fd, 100)).header[0], 1);
-  assert.throws(() => tap.setTapOffloads(fd, 1 << 20), { code: 'EINVAL', syscall: 'TUNSETOFFLOAD' });
+  assert.throws(() => setTapOffloads(fd, 1 << 20), { code: 'EINVAL', syscall: 'TUNSETOFFLOAD' });
   assert.equal(native().tapSetVnetHeader(fd, 9), -errnoOf('EINVAL'), 'shorter than the header of old');
   assert.equal(native().tapSetVnetHeader(fd, 10), 0);
   native().close(fd);
@@ -144,16 +145,16 @@ async function queues(): Promise<void> {
   const second = tap.openTap({ name: 'tap0', multiQueue: true });
   assert.throws(() => tap.openTap({ name: 'tap0' }), { code: 'EINVAL' });
   configure('tap0');
-  tap.setTapQueue(first.fd, false);
+  setTapQueue(first.fd, false);
   for (let i = 0; i < 5; i++) await sent(second.fd, 10);
-  tap.setTapQueue(first.fd, true);
-  tap.setTapQueue(second.fd, false);
+  setTapQueue(first.fd, true);
+  setTapQueue(second.fd, false);
   for (let i = 0; i < 5; i++) await sent(first.fd, 10);
-  assert.throws(() => tap.setTapQueue(second.fd, false), { code: 'EINVAL', syscall: 'TUNSETQUEUE' });
+  assert.throws(() => setTapQueue(second.fd, false), { code: 'EINVAL', syscall: 'TUNSETQUEUE' });
   native().close(first.fd);
   native().close(second.fd);
   const single = tap.openTap({ name: 'tap1' });
-  assert.throws(() => tap.setTapQueue(single.fd, false), { code: 'EINVAL' });
+  assert.throws(() => setTapQueue(single.fd, false), { code: 'EINVAL' });
   native().close(single.fd);
 }
 
@@ -233,7 +234,7 @@ async function macvtap(): Promise<void> {
   out.writeUInt16BE(ETHERTYPE_TEST, HEADER + 12);
   assert.equal(writeSync(fd, out), out.length);
   assert.ok(received() - before >= 1014);
-  assert.throws(() => tap.setTapOffloads(fd, 1 << 20), { code: 'EINVAL' });
+  assert.throws(() => setTapOffloads(fd, 1 << 20), { code: 'EINVAL' });
   native().close(fd);
 }
 
