@@ -34,12 +34,39 @@ export function reactor(): Reactor {
   return shared;
 }
 
-interface Entry {
+/** What the reactor does for a registration. */
+interface Owner {
+  remove(entry: Entry): void;
+  setRef(entry: Entry, on: boolean): void;
+}
+
+/** A class, not an object of closures: there are thousands of them in a program with many connections. */
+class Entry implements Registration {
   readonly fd: number;
   readonly token: number;
   readonly handler: EventHandler;
-  refed: boolean;
-  active: boolean;
+  refed = false;
+  active = true;
+  readonly #owner: Owner;
+
+  constructor(fd: number, token: number, handler: EventHandler, owner: Owner) {
+    this.fd = fd;
+    this.token = token;
+    this.handler = handler;
+    this.#owner = owner;
+  }
+
+  remove(): void {
+    this.#owner.remove(this);
+  }
+
+  ref(): void {
+    this.#owner.setRef(this, true);
+  }
+
+  unref(): void {
+    this.#owner.setRef(this, false);
+  }
 }
 
 export class Reactor {
@@ -47,6 +74,10 @@ export class Reactor {
   readonly #events = new Uint32Array(2 * EVENTS_PER_TURN);
   readonly #byToken = new Map<number, Entry>();
   readonly #byFd = new Map<number, Entry>();
+  readonly #owner: Owner = {
+    remove: (entry) => this.#remove(entry),
+    setRef: (entry, on) => this.#setRef(entry, on),
+  };
   #nextToken = 0;
   #refs = 0;
 
@@ -69,15 +100,11 @@ export class Reactor {
     // The kernel would have said EEXIST if the old one were still in the set: its descriptor was closed and reused.
     const stale = this.#byFd.get(fd);
     if (stale !== undefined) this.#forget(stale);
-    const entry: Entry = { fd, token, handler, refed: false, active: true };
+    const entry = new Entry(fd, token, handler, this.#owner);
     this.#byToken.set(token, entry);
     this.#byFd.set(fd, entry);
     this.#setRef(entry, true);
-    return {
-      remove: () => this.#remove(entry),
-      ref: () => this.#setRef(entry, true),
-      unref: () => this.#setRef(entry, false),
-    };
+    return entry;
   }
 
   #remove(entry: Entry): void {
