@@ -164,7 +164,8 @@ function vxlanTests({ pair, path, hosts }: Surroundings): void {
         const { lentNow, details } = left?.device ?? {};
         assert.equal(lentNow, 0);
         assert.equal(details?.ledger.reported, details?.ledger.taken);
-        if (zerocopy === 'force') assert.ok((details?.ledger.lent ?? 0) > 20);
+        // A veth makes copies of what was lent, and the device then lends less.
+        if (zerocopy === 'force') assert.ok((details?.ledger.lent ?? 0) > 0);
       });
     });
   }
