@@ -25,6 +25,7 @@ export interface Role {
   readonly withoutPings: string;
   readonly restarted: string;
   readonly lanes: string;
+  readonly late: string;
 }
 
 function addresses(first: number): Omit<Role, 'role' | 'dials'> {
@@ -36,6 +37,7 @@ function addresses(first: number): Omit<Role, 'role' | 'dials'> {
     withoutPings: address(3),
     restarted: address(4),
     lanes: address(5),
+    late: address(6),
   };
 }
 

@@ -4,6 +4,7 @@ import { describe, it } from 'node:test';
 import { edgeSizes } from './data.ts';
 import { hasIpv6, type Lab, pairs6 } from './lab.ts';
 import { bothWays, settled } from './rds-flows.ts';
+import { lanesUp } from './rds-lanes.ts';
 import { pingFromGuest, pingFromUs } from './rds-pings.ts';
 
 export function ipv6(lab: Lab): void {
@@ -12,7 +13,9 @@ export function ipv6(lab: Lab): void {
       it(`${scope}, ${role}: pings both ways`, { timeout: 30_000 }, async () => {
         const theirs = await pingFromGuest(lab, ours, guest);
         const own = await pingFromUs(lab, ours, guest);
-        lab.fact(dials, `IPv6 ${scope}: pings answered by us in ${theirs}; by the kernel in ${own}`);
+        const { size } = await lanesUp(lab, ours, dials);
+        const what = `IPv6 ${scope}: pings answered by us in ${theirs}; by the kernel in ${own}; lanes: ${size}`;
+        lab.fact(dials, what);
       });
 
       it(`${scope}, ${role}: all sizes both ways`, { timeout: 60_000 }, async () => {
