@@ -4,8 +4,8 @@
  * asks the kernel, this one asks the programs, through their control sockets.
  */
 import { Command, InvalidArgumentError } from 'commander';
-import { askRds, askRdsList, type InfoLists } from '../rds/index.ts';
-import { printableJson } from './printable.ts';
+import { askRdsList, type InfoLists, ZerotxError } from '../rds/index.ts';
+import { printable, printableJson } from './printable.ts';
 import { type RdsProgram, rdsPrograms } from './rds/programs.ts';
 import { counterLines, listLines } from './rds/tables.ts';
 import { runTool } from './terminal.ts';
@@ -34,7 +34,7 @@ Examples:
   rds-info -v -n --pid 4711        all lanes of one program's
   rds-info --json | jq .counters
 
-Exit code 1 means that no program shows a node, or not the one asked for.`;
+Exit code 1 means that no program shows a node, or not the one asked for, or that one did not answer in full.`;
 
 interface Options extends Readonly<Record<string, unknown>> {
   readonly v?: boolean;
@@ -75,9 +75,9 @@ async function run(tool: Tool, options: Options): Promise<void> {
   const found = new Map<Section, object>();
   let leftOut = 0;
   for (const section of wanted) {
-    if (section === 'counters') found.set(section, await counters(programs));
+    if (section === 'counters') found.set(section, counters(programs));
     else {
-      const { records, more } = await list(programs, section);
+      const { records, more } = await list(tool, programs, section);
       found.set(section, records);
       leftOut += more;
     }
@@ -97,26 +97,32 @@ async function run(tool: Tool, options: Options): Promise<void> {
   if (leftOut > 0) tool.error(`rds-info: ${leftOut} more are not listed`);
 }
 
-async function counters(programs: readonly RdsProgram[]): Promise<Record<string, number>> {
+function counters(programs: readonly RdsProgram[]): Record<string, number> {
   const sums: Record<string, number> = {};
-  for (const { path } of programs) {
-    for (const [name, count] of Object.entries((await askRds(path)).counters)) {
-      sums[name] = (sums[name] ?? 0) + count;
-    }
+  for (const { summary } of programs) {
+    for (const [name, count] of Object.entries(summary.counters)) sums[name] = (sums[name] ?? 0) + count;
   }
   return sums;
 }
 
+/** A program that ends meanwhile, or answers with rubbish, is left out: the others are shown. */
 async function list(
+  tool: Tool,
   programs: readonly RdsProgram[],
   section: keyof InfoLists,
 ): Promise<{ records: object[]; more: number }> {
   const records: object[] = [];
   let more = 0;
-  for (const { path } of programs) {
-    const answer = await askRdsList(path, section);
-    records.push(...answer.records);
-    more += answer.leftOut;
+  for (const { path, summary } of programs) {
+    try {
+      const answer = await askRdsList(path, section);
+      records.push(...answer.records);
+      more += answer.leftOut;
+    } catch (error) {
+      if (!(error instanceof ZerotxError)) throw error;
+      tool.error(`rds-info: process ${summary.pid}: ${printable(error.message)}`);
+      tool.exitCode = 1;
+    }
   }
   return { records, more };
 }

@@ -41,7 +41,7 @@ await runTool('rds-ping', (tool) => {
   const command: Command = new Command('rds-ping')
     .description('Ping an address over RDS.')
     .argument('<address>', 'an IP address or a name')
-    .option('-c <count>', 'end after so many pings', parseCount)
+    .option('-c <count>', 'end after so many pings; those left out count', parseCount)
     .option('-i <interval>', 'time between two pings', parseTime, INTERVAL_MS)
     .option('-I <address>', 'ping from this address of this host')
     .option('-Q <tos>', 'refused: RDS over TCP has no type of service')
@@ -76,7 +76,7 @@ async function run(tool: Tool, host: string, options: Options): Promise<void> {
   const to = await resolveHost(host);
   const from = options.I === undefined ? await sourceFor(to) : await resolveHost(options.I);
   showThisProgram();
-  const node = await RdsNode.open({ address: from });
+  const node = await RdsNode.open({ address: from, allow: [to.split('%')[0] ?? to] });
   try {
     await ping(tool, node, to, options);
   } finally {
@@ -92,12 +92,16 @@ async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Pr
   const answered = new AbortController();
   const sockets = Array.from({ length: SOCKETS }, () => node.bind(0));
   sockets.forEach((socket, at) => {
+    socket.connect({ address: to, port: 0 });
     socket.on('readable', () => {
-      while (socket.recvmsg() !== null) report(tool, pings, at, to, options);
-      if (pings.sent === options.c && pings.waiting === 0) answered.abort();
+      for (let got = socket.recvmsg(); got !== null; got = socket.recvmsg()) {
+        // A program may send to this port, too: only a pong comes from port 0.
+        if (got.kind === 'data' && got.port === 0) report(tool, pings, at, to, options);
+      }
+      if (pings.attempts === options.c && pings.waiting === 0) answered.abort();
     });
   });
-  await send(tool, pings, sockets, to, options);
+  await send(tool, pings, sockets, options);
   if (options.c !== undefined && pings.waiting > 0 && !tool.signal.aborted) {
     await pause(options.wait, AbortSignal.any([tool.signal, answered.signal]));
   }
@@ -120,13 +124,12 @@ async function send(
   tool: Tool,
   pings: Pings,
   sockets: readonly RdsSocket[],
-  to: string,
   { c: count = Number.POSITIVE_INFINITY, i: intervalMs }: Options,
 ): Promise<void> {
   while (!tool.signal.aborted) {
     const at = pings.next(performance.now() * 1000);
-    if (at !== null) sockets[at]?.sendmsg(new Uint8Array(0), { address: to, port: 0 });
-    if (pings.sent >= count) return;
+    if (at !== null) sockets[at]?.sendmsg(new Uint8Array(0));
+    if (pings.attempts >= count) return;
     await pause(intervalMs, tool.signal);
   }
 }

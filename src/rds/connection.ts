@@ -109,6 +109,9 @@ export class RdsConnection {
   #probeOutstanding = false;
   #settled = false;
   #wanted = false;
+  /** What the receiver expected when the connection came, and whether that holds again when it ends. */
+  #expectedBefore: { readonly hi: number; readonly lo: number } = { hi: 0, lo: 0 };
+  #isOfFormerProcess = false;
 
   /** It begins down, at `now`. */
   constructor(
@@ -349,6 +352,12 @@ export class RdsConnection {
     } else this.failed(now, reason);
   }
 
+  /** The connection is one that the peer's former process left: what it says is taken, its numbers are not. */
+  endLate(now: number): void {
+    this.#isOfFormerProcess = true;
+    this.drop(now, 'the connection is of a process before');
+  }
+
   /** The lane is to be up from now on: for whoever dials. */
   keepUp(now: number): void {
     this.#wasUp = true;
@@ -403,6 +412,8 @@ export class RdsConnection {
     this.#wasUp = true;
     this.#probeOutstanding = false;
     this.#settled = false;
+    this.#expectedBefore = this.receiver.nextSeq;
+    this.#isOfFormerProcess = false;
     if (this.#host.opensWithMap()) this.sender.queueMap();
     this.sendProbe(this.#host.opening());
     if (confirmed) this.#confirm(now);
@@ -478,6 +489,7 @@ export class RdsConnection {
     this.confirmed = false;
     this.#host.closeChannel(how);
     this.receiver.reset();
+    if (this.#isOfFormerProcess) this.receiver.expect(this.#expectedBefore);
     this.sender.requeue();
     if (this.#shuttingDown) {
       this.#close();

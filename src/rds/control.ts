@@ -4,42 +4,51 @@
  *   {"get":"rds"}                            {...,"nodes":["127.0.0.1"],"counters":{...}}
  *   {"get":"rds","list":"connections"}       {...,"records":[...],"leftOut":0}
  *
- * Counters are added up over the nodes, as a kernel has one set for all its addresses. A list has 8,192 records at most, so
- * that an answer stays below the limit of a line.
+ * Counters are added up over the nodes, as a kernel has one set for all its addresses.
  */
 import { ZerotxError } from '../core/errors.ts';
 import { showThroughControl } from '../net/control.ts';
 import { askControl, type ControlAnswer } from '../net/control-client.ts';
+import type { RdsCounters } from './counters.ts';
 import type { RdsInfo } from './info.ts';
-import { countersFromJson, fromJson, INFO_LISTS, type InfoLists, toJson } from './info-records.ts';
-
-export const LISTED_MAX = 8192;
+import {
+  countersFromJson,
+  fromJson,
+  INFO_LISTS,
+  type InfoLists,
+  LISTED_MAX,
+  toJson,
+} from './info-records.ts';
 
 /** What is asked of a node. */
 export interface ShownNode {
   readonly address: string;
+  readonly counters: RdsCounters;
   info(options?: { readonly limit?: number }): RdsInfo;
 }
 
 /** Shows the nodes of this thread from now on, whichever they are at the time. */
 export function showNodes(nodes: () => Iterable<ShownNode>): void {
   showThroughControl('rds', ({ list }) => {
-    const infos = [...nodes()].map((node) => ({
-      address: node.address,
-      info: node.info({ limit: LISTED_MAX }),
-    }));
+    const all = [...nodes()];
     if (list === undefined) {
       return {
-        nodes: infos.map(({ address }) => address),
-        counters: summed(infos.map(({ info }) => info.counters)),
+        nodes: all.map(({ address }) => address),
+        counters: summed(all.map(({ counters }) => ({ ...counters }))),
       };
     }
     const known = INFO_LISTS.find((one) => one === list);
     if (known === undefined) throw new ZerotxError('EINVAL', `list: one of ${INFO_LISTS.join(', ')}`);
-    const records: object[] = infos.flatMap(({ info }): readonly object[] => info[known]);
-    const unlisted = known.endsWith('Queue') ? infos.reduce((sum, { info }) => sum + info.leftOut, 0) : 0;
-    const leftOut = unlisted + Math.max(0, records.length - LISTED_MAX);
-    return { records: toJson(records.slice(0, LISTED_MAX)), leftOut };
+    const records: object[] = [];
+    let leftOut = 0;
+    for (const node of all) {
+      const info = node.info({ limit: LISTED_MAX });
+      const unlisted: Readonly<Partial<Record<keyof InfoLists, number>>> = info.leftOut;
+      const room = LISTED_MAX - records.length;
+      records.push(...info[known].slice(0, room));
+      leftOut += Math.max(0, info[known].length - room) + (unlisted[known] ?? 0);
+    }
+    return { records: toJson(records), leftOut };
   });
 }
 

@@ -37,16 +37,24 @@ export class CookieQueue {
   }
 }
 
+/** So many addresses are kept, at the least, before those of which nothing is under way are forgotten. */
+const ORDERS_KEPT = 1024;
+
 interface Slot {
   done: (() => void) | null;
 }
 
 /**
- * Puts the releases of one lane into the order in which the messages were accepted. The kernel may let go of a later
+ * Puts the releases of one peer into the order in which the messages were accepted. The kernel may let go of a later
  * message earlier (one that was copied after all); its owner hears of it in turn.
  */
-export class ReleaseOrder {
+class ReleaseOrder {
   readonly #slots = new Deque<Slot>();
+
+  /** Every place was called. */
+  get isIdle(): boolean {
+    return this.#slots.length === 0;
+  }
 
   /** Takes the next place. Call the result once, with what to run when all before it have been called. */
   take(): (run: () => void) => void {
@@ -61,5 +69,27 @@ export class ReleaseOrder {
         next();
       }
     };
+  }
+}
+
+/** The same for all peers of a socket: those of one do not wait for those of another. */
+export class ReleaseOrders {
+  readonly #orders = new Map<string, ReleaseOrder>();
+  #keep = ORDERS_KEPT;
+
+  /** The next place among those of `address`. */
+  take(address: string): (run: () => void) => void {
+    let order = this.#orders.get(address);
+    if (order === undefined) {
+      if (this.#orders.size >= this.#keep) this.#forgetIdle();
+      order = new ReleaseOrder();
+      this.#orders.set(address, order);
+    }
+    return order.take();
+  }
+
+  #forgetIdle(): void {
+    for (const [address, order] of this.#orders) if (order.isIdle) this.#orders.delete(address);
+    this.#keep = Math.max(ORDERS_KEPT, 2 * this.#orders.size);
   }
 }

@@ -30,6 +30,8 @@ export interface ProbeNews {
   readonly hasSportIdx: boolean;
   /** Its generation is another than the one known. */
   readonly hasRestarted: boolean;
+  /** It is a late word of the process before, from a connection that was not read until now. */
+  readonly isLate: boolean;
 }
 
 export class Handshake {
@@ -40,6 +42,7 @@ export class Handshake {
   readonly single: Uint8Array;
   readonly full: Uint8Array;
   #peerGeneration = 0;
+  #formerGeneration = 0;
 
   constructor(genNum: number, lanes: number) {
     this.offered = powerOfTwo(lanes);
@@ -56,10 +59,13 @@ export class Handshake {
   /** Reads a probe's extension area at `offset`. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). */
   read(bytes: Uint8Array, offset: number): ProbeNews {
     const { genNum = 0, npaths = 1, sportIdx = false } = parseExtensions(bytes, offset);
-    const hasRestarted = genNum !== 0 && this.#peerGeneration !== 0 && this.#peerGeneration !== genNum;
-    if (genNum !== 0) this.#peerGeneration = genNum;
+    const isLate = genNum !== 0 && genNum === this.#formerGeneration;
+    const isOther = genNum !== 0 && genNum !== this.#peerGeneration && !isLate;
+    const hasRestarted = isOther && this.#peerGeneration !== 0;
+    if (hasRestarted) this.#formerGeneration = this.#peerGeneration;
+    if (isOther) this.#peerGeneration = genNum;
     const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths)) : 1;
-    return { lanes, hasSportIdx: sportIdx, hasRestarted };
+    return { lanes, hasSportIdx: sportIdx, hasRestarted, isLate };
   }
 }
 

@@ -1,19 +1,12 @@
 /**
  * The records of RdsInfo on their way through a control socket, as JSON: sequence numbers, which JSON has no numbers for, travel as
- * decimal text. Whoever asks may be root and who answers anybody, so each field that comes must be of its kind.
+ * decimal text. A list has 8,192 records at most, so that an answer stays below the limit of a line (net/control-client.ts). Whoever asks may be root and who answers anybody, so each field that comes must be of its kind.
  */
 import { ZerotxError } from '../core/errors.ts';
-import type { ConnectionInfo, MessageInfo, SocketInfo, TcpSocketInfo } from './info.ts';
+import type { MessageInfo, RdsInfo } from './info.ts';
 
 /** The lists of RdsInfo that can be asked for. */
-export interface InfoLists {
-  readonly sockets: readonly SocketInfo[];
-  readonly connections: readonly ConnectionInfo[];
-  readonly sendQueue: readonly MessageInfo[];
-  readonly retransmitQueue: readonly MessageInfo[];
-  readonly receiveQueue: readonly MessageInfo[];
-  readonly tcpSockets: readonly TcpSocketInfo[];
-}
+export type InfoLists = Omit<RdsInfo, 'counters' | 'leftOut'>;
 
 type Kind = 'text' | 'number' | 'number or null' | 'flag' | 'sequence';
 type Shape<T> = Readonly<Record<keyof T, Kind>>;
@@ -70,6 +63,9 @@ export const INFO_LISTS: readonly (keyof InfoLists)[] = Object.freeze(
   Object.keys(shapes) as (keyof InfoLists)[],
 );
 
+/** Records of a list. */
+export const LISTED_MAX = 8192;
+const COUNTERS_MAX = 1024;
 const TEXT_MAX = 256;
 const U64_MAX = 2n ** 64n - 1n;
 
@@ -84,7 +80,7 @@ export function toJson(records: readonly object[]): object[] {
 
 /** Records of `list` out of JSON; throws EPROTO if one of them is not what it should be. */
 export function fromJson<L extends keyof InfoLists>(list: L, records: unknown): InfoLists[L] {
-  if (!Array.isArray(records)) throw broken(list);
+  if (!Array.isArray(records) || records.length > LISTED_MAX) throw broken(list);
   const shape = Object.entries(shapes[list]) as [string, Kind][];
   return records.map((record: unknown) => {
     if (typeof record !== 'object' || record === null) throw broken(list);
@@ -96,11 +92,10 @@ export function fromJson<L extends keyof InfoLists>(list: L, records: unknown): 
 /** Counters by name. Throws EPROTO. */
 export function countersFromJson(value: unknown): Record<string, number> {
   if (typeof value !== 'object' || value === null) throw broken('counters');
+  const entries = Object.entries(value);
+  if (entries.length > COUNTERS_MAX) throw broken('counters');
   return Object.fromEntries(
-    Object.entries(value).map(([name, count]) => [
-      name.slice(0, TEXT_MAX),
-      field(count, 'number', 'counters') as number,
-    ]),
+    entries.map(([name, count]) => [name.slice(0, TEXT_MAX), field(count, 'number', 'counters') as number]),
   );
 }
 

@@ -78,6 +78,8 @@ export interface RdsInfo {
   /** Received and not read. */
   readonly receiveQueue: readonly MessageInfo[];
   readonly tcpSockets: readonly TcpSocketInfo[];
-  /** Messages that are queued and not listed: each queue is listed up to a limit. */
-  readonly leftOut: number;
+  /** Messages of each queue that are not listed: there is a limit. */
+  readonly leftOut: Readonly<Record<QueueName, number>>;
 }
+
+export type QueueName = 'sendQueue' | 'retransmitQueue' | 'receiveQueue';

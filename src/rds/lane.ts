@@ -39,6 +39,9 @@ export interface LaneHost {
   readonly map: { congested(port: number): boolean };
   readonly shelf: ChunkShelf;
   held(deltaBytes: number): void;
+  /** Either bound is reached; nothing more is read until it is not. */
+  isFull(): boolean;
+  pause(): void;
   /** Too much waits to be read: lanes are not read. */
   readonly isPaused: boolean;
   /** Counts the changes of our own map. */
@@ -249,6 +252,10 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#peer.held(deltaBytes);
   }
 
+  isFull(): boolean {
+    return this.#peer.isFull();
+  }
+
   // --- for its connection ---
 
   dial(): void {
@@ -433,6 +440,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
       if (channel === null || this.connection.state === 'dialing') break;
       // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer. And so is
       // the rest of a message that has its memory already: else many beginnings could hold it all, and nothing would move.
+      if (receiver.needsMemory && this.#peer.isFull()) this.#peer.pause();
       const isHeld = this.#peer.isPaused && this.connection.confirmed;
       if (isHeld) receiver.rest();
       if (isHeld && !receiver.hasBegun) break;

@@ -45,7 +45,11 @@ export function nodeInfo(source: InfoSource, sockets: readonly RdsSocket[], limi
     retransmitQueue: retransmitQueue.records,
     receiveQueue: receiveQueue.records,
     tcpSockets,
-    leftOut: sendQueue.leftOut + retransmitQueue.leftOut + receiveQueue.leftOut,
+    leftOut: {
+      sendQueue: sendQueue.leftOut,
+      retransmitQueue: retransmitQueue.leftOut,
+      receiveQueue: receiveQueue.leftOut,
+    },
   };
 }
 

@@ -7,7 +7,6 @@
 import { EventEmitter } from 'node:events';
 import { checkInteger } from '../core/arguments.ts';
 import type { MemlockBudget } from '../core/budget.ts';
-import { Deque } from '../core/deque.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { Cidr } from '../wire/cidr.ts';
 import { sequenceBase } from '../wire/rds.ts';
@@ -19,6 +18,7 @@ import { LocalMap } from './congestion.ts';
 import { CookieQueue } from './cookies.ts';
 import { type RdsCounters, rdsCounters } from './counters.ts';
 import { type Memory, processEnvironment, type RdsEnvironment } from './environment.ts';
+import { EventTurns } from './event-turns.ts';
 import { LANES_MAX } from './handshake.ts';
 import type { RdsInfo } from './info.ts';
 import type { KernelRdsNode } from './kernel/node.ts';
@@ -38,6 +38,7 @@ import {
 } from './options.ts';
 import { Peer, type PeerNode } from './peer.ts';
 import { PeerTable } from './peers.ts';
+import { copyPieces } from './pieces.ts';
 import { ReceiveQueue } from './receive-queue.ts';
 import { type MessageSource, RdsMessage } from './received.ts';
 import { RdsSocket } from './socket.ts';
@@ -89,11 +90,8 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
   readonly #leaving = new Set<RdsSocket>();
   readonly #peers: PeerTable;
   readonly #destinations = new Map<string, Destination>();
-  readonly #due = new Set<RdsSocket>();
+  readonly #events: EventTurns;
   readonly #warnings = new Warnings();
-  readonly #notices = new Deque<() => void>();
-  readonly #emitDue = (): void => this.#emitEvents();
-  #eventsScheduled = false;
   #closing: Promise<void> | null = null;
   #allClosed: (() => void) | null = null;
 
@@ -120,6 +118,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
     }
     this.#environment = environment;
     this.runtime = environment.runtime;
+    this.#events = new EventTurns(this.runtime);
     this.transport = environment.transport;
     this.budget = environment.budget;
     this.memory = environment.memory;
@@ -281,20 +280,12 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
     const socket = this.#socketFor(dport);
     if (socket === null) return;
     const bytes = length < POOLED_BYTES_MIN ? Buffer.allocUnsafeSlow(length) : this.pool.acquire(length);
-    let at = 0;
-    for (const piece of pieces) {
-      bytes.set(piece, at);
-      at += piece.byteLength;
-    }
+    copyPieces(pieces, bytes);
     const buffer = new ReceiveBuffer(bytes, this.pool, this.runtime.releases);
     const source: MessageSource = { address: from, held: (delta) => this.held(delta) };
     if (this.receiveTimes.wanted > 0) this.receiveTimes.at(this.runtime.now());
     socket.deliver(new RdsMessage(source, sport, buffer, 0, length));
-    this.#due.add(socket);
-    if (this.#eventsScheduled) return;
-    // A turn later, unlike what comes over the wire: two sockets that answer each other must not starve the event loop.
-    this.#eventsScheduled = true;
-    this.runtime.yield(this.#emitDue);
+    this.#events.dueLater(socket);
   }
 
   uncharge(pages: number): void {
@@ -332,8 +323,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
 
   /** The socket has events to emit at the end of this batch. */
   eventsDue(socket: RdsSocket): void {
-    this.#due.add(socket);
-    this.#scheduleEvents();
+    this.#events.due(socket);
   }
 
   // --- for peers and lanes ---
@@ -358,7 +348,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
     if (this.receiveTimes.wanted > 0) this.receiveTimes.delivered();
   }
 
-  held(delta: number): boolean {
+  held(delta: number): number {
     return this.#peers.held(delta);
   }
 
@@ -373,7 +363,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
 
   peerUp(peer: Peer): void {
     const event = { address: peer.address };
-    this.#notify(() => {
+    this.#events.notify(() => {
       this.emit('peerUp', event);
       for (const socket of this.#sockets.values()) socket.emit('peerUp', event);
     });
@@ -381,7 +371,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
 
   peerDown(peer: Peer, reason: string): void {
     const event = { address: peer.address, reason };
-    this.#notify(() => {
+    this.#events.notify(() => {
       this.emit('peerDown', event);
       for (const socket of this.#sockets.values()) socket.emit('peerDown', event);
     });
@@ -398,7 +388,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
   warn(event: string, address: string, detail: string): void {
     const warning = this.#warnings.admit({ event, address, detail }, this.runtime.now());
     if (warning === null) return;
-    this.#notify(() => this.emit('warning', warning));
+    this.#events.notify(() => this.emit('warning', warning));
   }
 
   async #close(options: CloseOptions): Promise<void> {
@@ -500,32 +490,5 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
     for (const peer of this.#peers.values()) peer.queueMap();
     // Senders in this process look at the map itself; they, too, must hear of it.
     for (const node of this.#environment.nodes.values()) node.congestionNews();
-  }
-
-  /** The program's handlers never run in the middle of our work: they may send, close, or throw. */
-  #notify(emit: () => void): void {
-    this.#notices.push(emit);
-    this.#scheduleEvents();
-  }
-
-  #scheduleEvents(): void {
-    if (this.#eventsScheduled) return;
-    this.#eventsScheduled = true;
-    this.runtime.defer(this.#emitDue);
-  }
-
-  #emitEvents(): void {
-    this.#eventsScheduled = false;
-    const due = [...this.#due];
-    this.#due.clear();
-    let next = 0;
-    try {
-      for (let emit = this.#notices.shift(); emit !== undefined; emit = this.#notices.shift()) emit();
-      while (next < due.length) (due[next++] as RdsSocket).emitEvents();
-    } finally {
-      // A handler threw: the others still hear of theirs, and the error surfaces as uncaught.
-      for (; next < due.length; next++) this.#due.add(due[next] as RdsSocket);
-      if (this.#notices.length > 0 || this.#due.size > 0) this.#scheduleEvents();
-    }
   }
 }

@@ -22,7 +22,10 @@ export interface NodeLimits {
    * more peers than find room in it with all their lanes. Default 8192.
    */
   readonly connections: number;
-  /** Received bytes that may wait to be read, per peer and in all, before TCP holds peers back. Default 64 and 512 MiB. */
+  /**
+   * Received bytes that may wait to be read, per peer and in all, before TCP holds peers back. Over the limit in all each peer still
+   * has its share of it, so that none keeps others out: twice of it at most. Default 64 and 512 MiB.
+   */
   readonly heldBytesPerPeer: number;
   readonly heldBytes: number;
   /** Free buffers kept for reuse. Default 64 MiB. */
@@ -189,6 +192,16 @@ export function checkSocketOptions(port: number, options: SocketOptions): void {
 export function checkReceiveOptions(options: ReceiveOptions): void {
   checkObject('options', options);
   checkOptionalInteger('options.maxBytes', options.maxBytes, 0, 2 ** 31 - 1);
+}
+
+/** What cancelSentTo() is about: an address and a port, or an address with all its ports. */
+export function cancelTarget(to: RdsAddress | string): {
+  readonly address: string;
+  readonly port: number | null;
+} {
+  if (typeof to === 'string') return { address: to, port: null };
+  checkTarget(to, 'cancelSentTo');
+  return to;
 }
 
 export function checkTarget(to: RdsAddress, syscall: string): void {

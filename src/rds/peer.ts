@@ -19,7 +19,7 @@
 import { sport } from '../wire/rds.ts';
 import { countRefusal, refusalTexts } from './admission.ts';
 import { PeerMap } from './congestion.ts';
-import { HANDSHAKE_TIMEOUT_MS, Handshake, type ProbeNews } from './handshake.ts';
+import { HANDSHAKE_TIMEOUT_MS, Handshake, LANES_MAX, type ProbeNews } from './handshake.ts';
 import { Lane, type LaneHost, type LaneNode } from './lane.ts';
 import { ChunkShelf, type ReceiveBuffer } from './memory.ts';
 import type { MessageSource } from './received.ts';
@@ -42,8 +42,8 @@ export interface PeerNode extends LaneNode {
     offset: number,
     length: number,
   ): void;
-  /** Bytes held changed; true while the node as a whole holds too many. */
-  held(delta: number): boolean;
+  /** Bytes held changed; how many one peer may hold now: Infinity until the node as a whole holds too many. */
+  held(delta: number): number;
   /** The peer is not read any more; the node calls resumeIfRoom() when bytes were consumed. */
   paused(peer: Peer): void;
   congestionNews(): void;
@@ -84,7 +84,9 @@ export class Peer implements MessageSource, LaneHost {
   #isOfferKnown = false;
   /** The probe that is on its way tells it. */
   #probedInFull = false;
-  /** It has shown no SPORT_IDX: it gets one lane. */
+  /** Its last probe had SPORT_IDX. */
+  #showsSportIdx = false;
+  /** Its last answer had none: it gets one lane. */
   #isLegacy = false;
   /** It has not answered a probe when there was time to. */
   #isMute = false;
@@ -94,9 +96,13 @@ export class Peer implements MessageSource, LaneHost {
   #lanesUp = 0;
   /** Where changes of our map go: to one lane, so that they arrive in order. */
   #mapLane: Lane | null = null;
+  /** While nothing is agreed: which lane's connection lane 0 has, or had, and where those of others were left. */
+  #residue = -1;
+  readonly #expected = new Map<number, { readonly hi: number; readonly lo: number }>();
   #heldBytes = 0;
   #paused = false;
   #isClosing = false;
+  #isAbandoning = false;
 
   constructor(node: PeerNode, address: string, dials: boolean) {
     this.#node = node;
@@ -177,7 +183,12 @@ export class Peer implements MessageSource, LaneHost {
       this.#first.arm();
       return;
     }
-    if (this.#waiting.length >= this.#handshake.offered - 1 + WAITING_PER_LANE_MAX) {
+    // By source port, whatever lane that turns out to be: those of one lane must not keep out another's, lane 0's least of all.
+    const { offered } = this.#handshake;
+    const alike = this.#waiting.filter(
+      (other) => (other.channel.remotePort - channel.remotePort) % offered === 0,
+    );
+    if (alike.length >= WAITING_PER_LANE_MAX) {
       countRefusal(this.#node.counters, 'waiting');
       this.#node.warn('connection refused', this.address, refusalTexts.waiting);
       channel.reset();
@@ -190,16 +201,25 @@ export class Peer implements MessageSource, LaneHost {
   /** Memory of messages that wait to be read changed. */
   held(deltaBytes: number): void {
     this.#heldBytes += deltaBytes;
-    const nodeFull = this.#node.held(deltaBytes);
+    const shareBytes = this.#node.held(deltaBytes);
     if (deltaBytes < 0 || this.#paused) return;
-    if (!nodeFull && this.#heldBytes <= this.#node.limits.heldBytesPerPeer) return;
+    if (this.#heldBytes > Math.min(shareBytes, this.#node.limits.heldBytesPerPeer)) this.pause();
+  }
+
+  isFull(): boolean {
+    return this.#heldBytes > Math.min(this.#node.held(0), this.#node.limits.heldBytesPerPeer);
+  }
+
+  pause(): void {
+    if (this.#paused) return;
     this.#paused = true;
     this.#node.paused(this);
   }
 
   /** Reads again, and returns true, if neither bound holds it back any more. */
-  resumeIfRoom(nodeFull: boolean): boolean {
-    if (this.#paused && (nodeFull || this.#heldBytes * 2 > this.#node.limits.heldBytesPerPeer)) return false;
+  resumeIfRoom(shareBytes: number): boolean {
+    const boundBytes = Math.min(shareBytes, this.#node.limits.heldBytesPerPeer);
+    if (this.#paused && this.#heldBytes * 2 > boundBytes) return false;
     this.#paused = false;
     for (const lane of this.lanes) lane.resumed();
     return true;
@@ -231,6 +251,7 @@ export class Peer implements MessageSource, LaneHost {
   takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null {
     const next = this.#waiting.find(({ channel }) => this.#laneOf(channel) === lane);
     if (next === undefined) return null;
+    this.#comes(next.channel, true);
     this.#waiting = this.#waiting.filter((other) => other !== next);
     return {
       channel: next.channel,
@@ -272,8 +293,15 @@ export class Peer implements MessageSource, LaneHost {
   }
 
   probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void {
+    // Said on a connection that is read for the last time, while another lane is in the middle of a message of the new process.
+    if (this.#isAbandoning) return;
     const { connection } = lane;
     const news = this.#handshake.read(bytes, offset);
+    if (news.isLate) {
+      connection.endLate(this.#node.runtime.now());
+      return;
+    }
+    this.#showsSportIdx = news.hasSportIdx;
     if (news.hasRestarted) this.#restarted(lane);
     if (isPing) {
       connection.answer(news.hasSportIdx ? this.#handshake.full : this.#handshake.single);
@@ -347,6 +375,12 @@ export class Peer implements MessageSource, LaneHost {
     this.#open(first);
     const { channel } = first;
     if (!this.dials && channel !== null) this.#place(first, channel.remotePort, lanes);
+    for (const [residue, seq] of this.#expected) {
+      const isOther = lanes > 1 && residue !== this.#residue;
+      if (isOther) this.lanes[residue % lanes]?.connection.receiver.expect(seq);
+    }
+    this.#expected.clear();
+    this.#residue = -1;
     for (const lane of this.lanes) {
       if (lane.index > 0 && lane.index < lanes && this.dials)
         lane.connection.keepUp(this.#node.runtime.now());
@@ -401,6 +435,7 @@ export class Peer implements MessageSource, LaneHost {
     this.#isOfferTold = false;
     this.#probedInFull = false;
     this.#isOfferKnown = false;
+    this.#isAbandoning = true;
     for (const other of this.lanes) {
       const { connection } = other;
       connection.sender.generationChanged();
@@ -409,6 +444,7 @@ export class Peer implements MessageSource, LaneHost {
       connection.receiver.forgetSequence();
       other.arm();
     }
+    this.#isAbandoning = false;
     if (lane.index > 0) lane.connection.drop(now, 'the peer restarted');
     else lane.connection.unsettle(now);
   }
@@ -423,11 +459,29 @@ export class Peer implements MessageSource, LaneHost {
       const verdict = lane.connection.accepted(now);
       waiting.lane = lane;
       if (verdict !== 'wait') this.#waiting = this.#waiting.filter((other) => other !== waiting);
-      if (verdict === 'adopt') lane.adopt(waiting.channel);
-      else if (verdict === 'reset') waiting.channel.reset();
+      if (verdict === 'adopt') {
+        this.#comes(waiting.channel, this.#waiting.length > 0);
+        lane.adopt(waiting.channel);
+      } else if (verdict === 'reset') waiting.channel.reset();
       lane.arm();
     }
     this.#armTimer();
+  }
+
+  /**
+   * A connection comes to lane 0 while nothing is agreed. If it has shown SPORT_IDX, or others were there at the same time, they are the lanes of a peer that
+   * knows us from before, each with its own numbers; if not, it is the one lane of a peer that has lost its former connection.
+   */
+  #comes({ remotePort }: Channel, hasCompany: boolean): void {
+    if (this.#settledLanes !== 0) return;
+    const residue = remotePort % LANES_MAX;
+    const { receiver } = this.#first.connection;
+    const hasLanes = this.#showsSportIdx || hasCompany;
+    if (this.#residue >= 0 && residue !== this.#residue && hasLanes) {
+      this.#expected.set(this.#residue, receiver.nextSeq);
+      receiver.expect(this.#expected.get(residue) ?? { hi: 0, lo: 0 });
+    }
+    this.#residue = residue;
   }
 
   /** The lane of an inbound connection; null while that is not to be said. */

@@ -1,4 +1,9 @@
-/** The peers of a node: who has a place, who may be forgotten to make one, and which are not read because too much is held. */
+/**
+ * The peers of a node: who has a place, who may be forgotten to make one, and which are not read because too much is held.
+ *
+ * When the node holds too much, each peer may still hold its share: some that never end what they began cannot keep all others
+ * from being read. So no more than twice the limit is held in all.
+ */
 import type { RdsCounters } from './counters.ts';
 import type { Peer } from './peer.ts';
 
@@ -64,15 +69,19 @@ export class PeerTable {
     this.#paused.add(peer);
   }
 
-  /** Bytes held changed; true while they are too many. */
-  held(delta: number): boolean {
+  /** Bytes held changed; how many one peer may hold now: Infinity while all together are not too many. */
+  held(delta: number): number {
     this.#heldBytes += delta;
     if (delta < 0 && this.#paused.size > 0) {
       // Resume at three quarters, so that lanes do not stop and go with every message.
-      const isFull = this.#heldBytes * 4 > this.#limits.heldBytes * 3;
-      for (const peer of this.#paused) if (peer.resumeIfRoom(isFull)) this.#paused.delete(peer);
+      const shareBytes = this.#shareBytes(this.#heldBytes * 4 > this.#limits.heldBytes * 3);
+      for (const peer of this.#paused) if (peer.resumeIfRoom(shareBytes)) this.#paused.delete(peer);
     }
-    return this.#heldBytes > this.#limits.heldBytes;
+    return this.#shareBytes(this.#heldBytes > this.#limits.heldBytes);
+  }
+
+  #shareBytes(isFull: boolean): number {
+    return isFull ? this.#limits.heldBytes / Math.max(1, this.#peers.size) : Number.POSITIVE_INFINITY;
   }
 
   #forgettable(now: number): Peer | null {

@@ -15,8 +15,11 @@ import { StillLentError } from '../core/still-lent.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import type { Timer } from './transport.ts';
 
-/** What became of an attempt: an errno name to wait on, or accepted. */
-export type Attempt = 'EAGAIN' | 'ENOBUFS' | 'ENOMEM' | Accepted;
+/** Why a message was not accepted, where waiting helps. */
+export type Refusal = 'EAGAIN' | 'ENOBUFS' | 'ENOMEM';
+
+/** What became of an attempt. */
+export type Attempt = Refusal | Accepted;
 
 export interface Accepted {
   /** Null when the message was copied: there is nothing to wait for. */
@@ -172,7 +175,7 @@ export class PendingSends {
   }
 
   /** Null if the message was accepted, or failed for good. */
-  #tried(pending: PendingSend): 'EAGAIN' | 'ENOBUFS' | 'ENOMEM' | null {
+  #tried(pending: PendingSend): Refusal | null {
     let attempt: Attempt;
     try {
       attempt = pending.request.attempt((outcome, error) => this.#released(pending, outcome, error));

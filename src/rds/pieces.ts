@@ -14,6 +14,15 @@ export function toPieces(data: Uint8Array | readonly Uint8Array[]): readonly Uin
   return pieces;
 }
 
+/** One behind the other to the beginning of `out`. */
+export function copyPieces(pieces: readonly Uint8Array[], out: Uint8Array): void {
+  let at = 0;
+  for (const piece of pieces) {
+    out.set(piece, at);
+    at += piece.byteLength;
+  }
+}
+
 /** A view of shared memory may follow its growth; what was accepted is what it showed then. */
 export function fixedView(piece: Uint8Array): Uint8Array {
   if (!(piece.buffer instanceof SharedArrayBuffer)) return piece;

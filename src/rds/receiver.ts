@@ -46,6 +46,8 @@ export interface ReceiverHost {
   data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
   /** Memory held for messages that are not complete changed. */
   held(deltaBytes: number): void;
+  /** So much is held that no more should be begun. */
+  isFull(): boolean;
 }
 
 /** Payloads over this get a buffer of their own. */
@@ -65,6 +67,8 @@ interface BigMessage {
   readonly flagged: boolean;
   /** Taken when its first bytes are to be read: by then the one before may be recycled, and is warm. */
   buffer: ReceiveBuffer | null;
+  /** The bytes that came with the header, while there is no buffer. */
+  head: Buffer | null;
   readonly length: number;
   filled: number;
 }
@@ -126,7 +130,12 @@ export class LaneReceiver {
 
   /** Memory is held for a message that has begun: reading the rest of it takes no more. */
   get hasBegun(): boolean {
-    return this.#chargedBytes > 0;
+    return this.#big === null ? this.#chargedBytes > 0 : this.#big.buffer !== null;
+  }
+
+  /** The next thing to be read needs memory of its own. */
+  get needsMemory(): boolean {
+    return this.#big !== null && this.#big.buffer === null;
   }
 
   /**
@@ -138,7 +147,7 @@ export class LaneReceiver {
     const chunk = this.#chunk ?? this.#openChunk();
     const big = this.#big;
     if (big !== null) {
-      big.buffer ??= this.#acquireBig(big.length);
+      big.buffer ??= this.#acquireBig(big);
       views.push(big.buffer.bytes.subarray(big.filled, big.length));
       if (!toEnd) views.push(chunk.bytes.subarray(this.#fill, this.#fill + HEADER_BYTES));
     } else if (toEnd) {
@@ -154,8 +163,9 @@ export class LaneReceiver {
     if (chunk === null) return;
     const partial = this.#fill - this.#pos;
     if (partial > KEPT_BYTES_MAX) {
-      if (this.#chargedBytes === 0) this.#charge(CHUNK_BYTES);
-      return;
+      // Decided once for what has come: to change one's mind with every look would make room, and take it, without end.
+      if (this.#chargedBytes === 0) this.#charge(this.#host.isFull() ? partial : CHUNK_BYTES);
+      if (this.#chargedBytes === CHUNK_BYTES) return;
     }
     if (partial > 0) {
       this.#kept = Buffer.allocUnsafeSlow(partial);
@@ -188,7 +198,8 @@ export class LaneReceiver {
     if (this.#chargedBytes > 0 && this.#big === null) this.#charge(-this.#chargedBytes);
     this.#fill += rest;
     const sane = this.#parse();
-    if (sane) this.#makeRoom();
+    // A probe among them may have ended the connection, and with it what is read here.
+    if (sane && this.#chunk !== null) this.#makeRoom();
     return sane;
   }
 
@@ -222,8 +233,13 @@ export class LaneReceiver {
 
   /** The peer restarted and numbers afresh. */
   forgetSequence(): void {
-    this.#nextHi = 0;
-    this.#nextLo = 0;
+    this.expect({ hi: 0, lo: 0 });
+  }
+
+  /** What comes is of another lane, which was left at this number. */
+  expect({ hi, lo }: { readonly hi: number; readonly lo: number }): void {
+    this.#nextHi = hi;
+    this.#nextLo = lo;
   }
 
   close(): void {
@@ -310,10 +326,16 @@ export class LaneReceiver {
     const seqLo = seqLoOf(bytes, header);
     const flagged = (flagsOf(bytes, header) & RETRANSMITTED) !== 0;
     const have = this.#fill - header - HEADER_BYTES;
-    const buffer = have === 0 ? null : this.#acquireBig(length);
-    if (buffer !== null) bytes.copy(buffer.bytes, 0, header + HEADER_BYTES, this.#fill);
-    this.#big = { sport, dport, seqHi, seqLo, flagged, buffer, length, filled: have };
+    const begun = bytes.subarray(header + HEADER_BYTES, this.#fill);
+    const head = have > 0 && this.#host.isFull() ? Buffer.from(begun) : null;
+    const big: BigMessage = { sport, dport, seqHi, seqLo, flagged, buffer: null, head, length, filled: have };
+    this.#big = big;
     this.#pos = this.#fill;
+    // Less than a chunk, and not charged: what holds the lane back must not be its own beginning.
+    if (have > 0 && head === null) {
+      big.buffer = this.#acquireBig(big);
+      big.buffer.bytes.set(begun);
+    }
   }
 
   /** Applies the sequence rule: true to drop, else the expectation moves. */
@@ -361,9 +383,11 @@ export class LaneReceiver {
     return this.#chunk;
   }
 
-  #acquireBig(bytes: number): ReceiveBuffer {
-    const buffer = new ReceiveBuffer(this.#pool.acquire(bytes), this.#pool, this.#releases);
-    this.#charge(buffer.bytes.byteLength);
+  #acquireBig(big: BigMessage): ReceiveBuffer {
+    const buffer = new ReceiveBuffer(this.#pool.acquire(big.length), this.#pool, this.#releases);
+    if (big.head !== null) buffer.bytes.set(big.head);
+    big.head = null;
+    this.#charge(buffer.bytes.byteLength - this.#chargedBytes);
     return buffer;
   }
 

@@ -4,12 +4,12 @@
  * it is true: nobody should wait for a message before his own that nobody acknowledges.
  */
 import { pinnedPages } from '../core/budget.ts';
-import { ZerotxError } from '../core/errors.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
-import { ReleaseOrder } from './cookies.ts';
+import { ReleaseOrders } from './cookies.ts';
 import type { Destination, RdsNode } from './node.ts';
 import type { Attempt, Released } from './pending.ts';
-import { fixedView } from './pieces.ts';
+import { copyPieces, fixedView } from './pieces.ts';
+import { taken } from './send-errors.ts';
 import type { RdsSocket } from './socket.ts';
 import type { SendRoom } from './socket-room.ts';
 
@@ -28,7 +28,8 @@ export class SocketLender {
   readonly #lendOptions: { readonly pin: boolean };
   /** Messages to this process whose release is due in the next turn. */
   readonly #localReleases: (() => void)[] = [];
-  readonly #orders = new Map<string, ReleaseOrder>();
+  /** Completions to one peer come in the order of acceptance, whatever other sockets and peers do. */
+  readonly #orders = new ReleaseOrders();
   #lentBytes = 0;
 
   constructor(socket: RdsSocket, room: SendRoom, pin: boolean, events: LendingEvents) {
@@ -68,7 +69,7 @@ export class SocketLender {
     }
     const released = waits ? then : (): void => this.#events.completed(then);
     if (destination.peer === null) return this.#lendLocally(destination, port, pieces, length, released);
-    const inTurn = waits ? null : this.#order(destination.address).take();
+    const inTurn = waits ? null : this.#orders.take(destination.address);
     this.#room.charge(length);
     this.#lentBytes += length;
     let payload: Ubuf;
@@ -109,13 +110,6 @@ export class SocketLender {
   #releaseLocal(): void {
     for (const release of this.#localReleases.splice(0)) release();
   }
-
-  /** Completions to one peer come in the order of acceptance, whatever other sockets and peers do. */
-  #order(address: string): ReleaseOrder {
-    const order = this.#orders.get(address) ?? new ReleaseOrder();
-    this.#orders.set(address, order);
-    return order;
-  }
 }
 
 const localLent: Attempt = { lent: { withdraw: () => false, acknowledged: () => true } };
@@ -128,19 +122,10 @@ export function copiedPayload(
   then: ((outcome: Outcome) => void) | null,
 ): Ubuf {
   const buffer = pool.acquire(length);
-  let at = 0;
-  for (const piece of pieces) {
-    buffer.set(piece, at);
-    at += piece.byteLength;
-  }
+  copyPieces(pieces, buffer);
   const onRelease = (): void => {
     pool.release(buffer);
     then?.({ bytes: length, copiedBytes: length, exact: true });
   };
   return new Ubuf([buffer.subarray(0, length)], onRelease, runtime.releases);
-}
-
-function taken(): ZerotxError {
-  const text = 'the lent buffer was detached or resized before the message was acknowledged';
-  return new ZerotxError('ZTX_MEMORY_TAKEN', text, { syscall: 'send' });
 }

@@ -5,12 +5,10 @@
  * overshoot. What is queued counts until the peer's TCP acknowledged it, or it was given up.
  */
 import type { Destination, RdsNode } from './node.ts';
+import type { Refusal } from './pending.ts';
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsSocket } from './socket.ts';
 import type { Timer } from './transport.ts';
-
-/** Why a message was not accepted, where waiting helps. */
-export type Refusal = 'EAGAIN' | 'ENOBUFS' | 'ENOMEM';
 
 /** Another thread may free the memlock budget without our hearing of it. */
 const BUDGET_RETRY_MS = 20;

@@ -2,21 +2,22 @@
  * How one socket sends: the checks, in the order of the kernel's rds_sendmsg (net/rds/send.c), then a copy or a loan, then the
  * queue of the lane. send() does the same as often as it takes (pending.ts).
  */
-import {
-  checkObject,
-  checkOptionalBoolean,
-  checkOptionalInteger,
-  checkSignal,
-  checkString,
-} from '../core/arguments.ts';
+import { checkObject, checkOptionalBoolean, checkOptionalInteger, checkSignal } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
 import { INLINE_BYTES_MAX } from './memory.ts';
 import type { Destination, RdsNode } from './node.ts';
-import { type AwaitSendOptions, checkTarget, type RdsAddress, type SendOptions } from './options.ts';
+import {
+  type AwaitSendOptions,
+  cancelTarget,
+  checkTarget,
+  type RdsAddress,
+  type SendOptions,
+} from './options.ts';
 import { type Attempt, PendingSends, type Released } from './pending.ts';
 import { toPieces } from './pieces.ts';
+import { notConnected, refused, resized } from './send-errors.ts';
 import type { RdsSocket } from './socket.ts';
 import { checkOpen } from './socket-closing.ts';
 import { copiedPayload, type LendingEvents, SocketLender } from './socket-lending.ts';
@@ -89,11 +90,7 @@ export class SocketSender {
       : this.#copy(destination, port, pieces, length);
     if (typeof attempt !== 'string') return length;
     this.#room.refused(attempt, port);
-    throw new ZerotxError(attempt, `sendmsg ${attempt}${reasons[attempt]}`, {
-      syscall: 'sendmsg',
-      address: destination.address,
-      port,
-    });
+    throw refused(attempt, { address: destination.address, port });
   }
 
   send(
@@ -134,9 +131,7 @@ export class SocketSender {
 
   cancelSentTo(to: RdsAddress | string): void {
     checkOpen(this.#socket, 'cancelSentTo');
-    const text = typeof to === 'object' && to !== null ? to.address : to;
-    const port = typeof to === 'object' && to !== null ? to.port : null;
-    checkString('address', text);
+    const { address: text, port } = cancelTarget(to);
     const address = this.#node.canonical(text, 'cancelSentTo');
     const peer = this.#node.peer(address);
     peer?.checkAcks();
@@ -178,8 +173,7 @@ export class SocketSender {
       return to;
     }
     if (this.#destination !== null) return this.#destination;
-    const text = `${syscall} ENOTCONN: no destination given, and the socket is not connected`;
-    throw new ZerotxError('ENOTCONN', text, { syscall });
+    throw notConnected(syscall);
   }
 
   #checkLength(pieces: readonly Uint8Array[], syscall: string): number {
@@ -207,12 +201,6 @@ export class SocketSender {
 
 const copied: Attempt = { lent: null };
 
-const reasons = {
-  EAGAIN: ': the send buffer is full',
-  ENOBUFS: ': the destination port is congested',
-  ENOMEM: ': the memlock budget is used up',
-} as const;
-
 /** sendmsg() keeps no array it is given, so that one piece needs none of its own: at millions a second it would show. */
 const single: Uint8Array[] = [new Uint8Array(0)];
 
@@ -224,9 +212,4 @@ function onePiece(piece: Uint8Array): readonly Uint8Array[] {
 function cancelled(why: string): ZerotxError {
   const text = `send ECANCELED: ${why} before the message was acknowledged`;
   return new ZerotxError('ECANCELED', text, { syscall: 'send' });
-}
-
-function resized(): ZerotxError {
-  const text = 'send EINVAL: the buffer was detached or resized while the message waited';
-  return new ZerotxError('EINVAL', text, { syscall: 'send' });
 }

@@ -10,7 +10,7 @@ export interface ReceiveWaitOptions {
 
 interface Waiter {
   /** Resolves with what there is, if it is for this one. */
-  served(): boolean;
+  served(): void;
   end(error: ZerotxError | null): void;
 }
 
@@ -54,11 +54,16 @@ export class ReceiveWaiters {
       };
       const waiter: Waiter = {
         served: () => {
-          const got = take();
-          if (got === null) return false;
-          leave();
-          resolve(got);
-          return true;
+          try {
+            const got = take();
+            if (got === null) return;
+            leave();
+            resolve(got);
+          } catch (error) {
+            // Nobody but the one who waits can do anything about it.
+            leave();
+            reject(error);
+          }
         },
         end: (error) => {
           leave();

@@ -146,7 +146,10 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     return this.#receiver.queue.messages();
   }
 
-  /** Sets the default destination. Never blocks; does not filter what is received. Throws EINVAL, EOPNOTSUPP. */
+  /**
+   * Sets the default destination. Never blocks; does not filter what is received. Throws EINVAL, EDESTADDRREQ, EPROTOTYPE (no address of
+   * one host), EOPNOTSUPP, EACCES (not in the node's `allow`), ENOBUFS (too many peers). Source: rds_connect (net/rds/af_rds.c).
+   */
   connect(to: RdsAddress): void {
     this.#sender.connect(to);
   }

@@ -24,7 +24,6 @@ const IFF_MULTI_QUEUE = 0x100;
 export const TUN_F_CSUM = 0x1;
 export const TUN_F_TSO4 = 0x2;
 export const TUN_F_TSO6 = 0x4;
-export const TUN_F_TSO_ECN = 0x8;
 
 const IFNAMSIZ = 16;
 /** Every tap is opened by it. */

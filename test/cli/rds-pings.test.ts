@@ -7,7 +7,7 @@ describe('pings', () => {
   it('go round, one under way for each socket, and are left out while all wait', () => {
     const pings = new Pings(2);
     assert.deepEqual([pings.next(0), pings.next(10), pings.next(20)], [0, 1, null]);
-    assert.equal(pings.waiting, 2);
+    assert.deepEqual([pings.waiting, pings.attempts], [2, 3]);
     assert.deepEqual(pings.answered(1, 110), { id: 1, us: 100, duplicate: false });
     assert.equal(pings.next(120), 1);
     assert.deepEqual(pings.answered(0, 300), { id: 0, us: 300, duplicate: false });

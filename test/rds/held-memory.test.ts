@@ -8,6 +8,7 @@ import { CHUNK_BYTES } from '../../src/rds/memory.ts';
 import { RdsNode } from '../../src/rds/node.ts';
 import type { RdsSocket } from '../../src/rds/socket.ts';
 import type { Channel } from '../../src/rds/transport.ts';
+import { encodeHeader, HEADER_BYTES } from '../../src/wire/rds.ts';
 import { Random } from '../support/random.ts';
 import { message } from '../support/raw-peer.ts';
 import { codeOf } from '../support/rds-nodes.ts';
@@ -230,5 +231,58 @@ describe('a message that was peeked at', () => {
     assert.deepEqual(readAll(other), Array(4).fill(300_000));
     assert.ok(data.equals(Buffer.alloc(300_000, 'A')));
     assert.equal(b.heldBytes, 0);
+  });
+});
+
+describe('messages of which only the beginning came', () => {
+  it('count, and may end when there is no room for more', async () => {
+    const world = new World(new Random(9));
+    const limitBytes = 3 * MIB;
+    const limits = { heldBytes: limitBytes, heldBytesPerPeer: 64 * MIB };
+    const node = new RdsNode('10.0.1.0', newProcess(world).environment, limits);
+    const socket = node.bind(5000, { receiveBufferBytes: 1 << 28 });
+    const attackers = Array.from({ length: 12 }, () => newProcess(world));
+    const rest: (() => void)[] = [];
+    for (const [i, attacker] of attackers.entries()) {
+      const message = Buffer.alloc(HEADER_BYTES + MIB);
+      encodeHeader(message, 0, 0, 1, MIB, 9, 5000, 0);
+      const half = message.subarray(0, MIB / 2);
+      const channel: Channel = attacker.environment.transport.dial(`10.0.0.${i + 1}`, node.address, 0, {
+        connected: () => push(),
+        writable: () => push(),
+        readable: () => {
+          while (channel.readv([Buffer.alloc(65_536)], 1) > 0);
+        },
+        released: () => {},
+      });
+      let written = 0;
+      let end = half.byteLength;
+      const push = (): void => {
+        while (written < end) {
+          const n = channel.send([message.subarray(written, end)], 1, false);
+          if (n <= 0) return;
+          written += n;
+        }
+      };
+      rest.push(() => {
+        end = message.byteLength;
+        push();
+      });
+    }
+    await run(world, 5000);
+    assert.ok(node.heldBytes > limitBytes, `${node.heldBytes} bytes held`);
+    // Over the bound each still has its one message, so that nobody can keep the others from theirs.
+    for (const peer of node.peers) assert.ok(peer.heldBytes <= MIB, `${peer.heldBytes} bytes held`);
+    assert.deepEqual(readAll(socket), []);
+    for (const complete of rest) complete();
+    const lengths: number[] = [];
+    for (let i = 0; i < 60 && lengths.length < attackers.length; i++) {
+      await run(world, 500);
+      lengths.push(...readAll(socket));
+    }
+    assert.deepEqual(lengths, new Array(attackers.length).fill(MIB));
+    for (const attacker of attackers) attacker.die('reset');
+    await run(world, 60_000);
+    assert.equal(node.heldBytes, 0);
   });
 });

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import type { ConnectionInfo, MessageInfo } from '../../src/rds/info.ts';
-import { countersFromJson, fromJson, INFO_LISTS, toJson } from '../../src/rds/info-records.ts';
+import { countersFromJson, fromJson, INFO_LISTS, LISTED_MAX, toJson } from '../../src/rds/info-records.ts';
 
 const u64 = fc.bigInt(0n, 2n ** 64n - 1n);
 const port = fc.integer({ min: 0, max: 65535 });
@@ -78,5 +78,13 @@ describe('records of a node', () => {
     assert.equal(fromJson('sendQueue', [json])[0]?.localAddress.length, 256);
     assert.deepEqual(Object.keys(countersFromJson({ ['y'.repeat(1e6)]: 1 }))[0]?.length, 256);
     assert.throws(() => countersFromJson({ conn_reset: '1' }), { code: 'EPROTO' });
+  });
+
+  it('are not more than an answer may have', () => {
+    const [json] = toJson([message as object]);
+    assert.equal(fromJson('sendQueue', new Array(LISTED_MAX).fill(json)).length, LISTED_MAX);
+    assert.throws(() => fromJson('sendQueue', new Array(LISTED_MAX + 1).fill(json)), { code: 'EPROTO' });
+    const counters = Object.fromEntries(Array.from({ length: 1025 }, (_, i) => [`c${i}`, i]));
+    assert.throws(() => countersFromJson(counters), { code: 'EPROTO' });
   });
 });

@@ -1,6 +1,6 @@
 /**
  * Two RDS nodes, from the socket down to the connection, over simulated links that stall, break and half-close, with
- * processes that restart. Each seed is one history; a failing seed is printed and can be run alone:
+ * processes that restart, and with up to eight lanes. Each seed is one history; a failing seed is printed and can be run alone:
  *
  *   ZEROTX_SIM_SEED=17 node --test out/test/rds/simulation.test.js
  *
@@ -63,7 +63,9 @@ class Side {
     this.process = new Process(this.world, {
       lendable: random.chance(0.8),
       budgetPages: random.pick([-1, 200, 2048]),
-      bootMs: 1_000_000 + this.world.now + this.incarnation,
+      // The clock goes on, or it went back since the process before (NTP, a snapshot that was restored).
+      bootMs:
+        2_000_000 + this.world.now + this.incarnation - (random.chance(0.3) ? random.below(1_900_000) : 0),
     });
     const held = { heldBytesPerPeer: random.pick([20_000, 1 << 20]) };
     this.node = new RdsNode(this.address, this.process.environment, held, null, random.pick([1, 2, 8]));
@@ -241,10 +243,12 @@ function disturb(world: World, random: Random, sides: Side[], faults: Faults): v
   const links = [...world.links];
   if (links.length > 0 && random.chance(0.1)) random.pick(links).cut();
   if (links.length > 0 && random.chance(0.1)) random.pick(links).stall(random.pick([20, 400, 3000, 8000]));
+  // A storm: all lanes at once, some while they are being dialled anew.
+  if (random.chance(0.03)) for (const link of links) link.cut();
   if (random.chance(0.08)) {
     // One side drops its lane gracefully: half-closed until the other has read and answered.
     const peer = random.pick(random.pick(sides).node.peers.slice(0, 1).concat(random.pick(sides).node.peers));
-    peer?.lanes[0]?.connection.drop(world.now, 'test');
+    if (peer !== undefined) random.pick(peer.lanes).connection.drop(world.now, 'test');
   }
   if (random.chance(0.1)) random.pick(sides).reading = false;
   if (random.chance(0.2)) random.pick(sides).resume();
@@ -286,3 +290,43 @@ runSeeds('the same, with restarts on either side', { restarts: true }, [
   'peer_restarts',
   'send_drop_generation',
 ]);
+
+test('a long stream from ten sockets over lanes that are cut again and again', { timeout: 3_600_000 }, () => {
+  const total = scaled(30_000, 10_000_000);
+  const random = new Random(23);
+  const world = new World(random);
+  const boot = (): Process => new Process(world, { lendable: false, budgetPages: -1, bootMs: 1_000_000 });
+  const sender = new RdsNode('10.0.0.1', boot().environment);
+  const sockets = Array.from({ length: 10 }, (_, i) => sender.bind(100 + i, { sendBufferBytes: 3000 }));
+  const receiver = new RdsNode('10.0.0.2', boot().environment).bind(7, { receiveBufferBytes: 1 << 26 });
+  const next = new Map<number, number>();
+  let received = 0;
+  receiver.on('readable', () => {
+    for (let message = receiver.recvmsg(); message !== null; message = receiver.recvmsg()) {
+      if (message.kind !== 'data') continue;
+      const expected = next.get(message.port) ?? 0;
+      assert.equal(message.data.readUInt32BE(), expected, `from port ${message.port}`);
+      next.set(message.port, expected + 1);
+      received += 1;
+      message.recycle();
+    }
+  });
+  const sent = sockets.map(() => 0);
+  const payload = Buffer.alloc(40);
+  for (let round = 0; received < total; round++) {
+    assert.ok(round < total, `${received} of ${total} after ${round} rounds`);
+    for (const [i, socket] of sockets.entries()) {
+      while (socket.writable && sent[i]! < total / sockets.length) {
+        payload.writeUInt32BE(sent[i]!);
+        socket.sendmsg(payload, { address: '10.0.0.2', port: 7 });
+        sent[i]! += 1;
+      }
+    }
+    world.run(world.now + 5);
+    if (round % 10 === 9 && world.links.size > 0) random.pick([...world.links]).cut();
+    if (round % 50 === 49) for (const link of [...world.links]) link.cut();
+  }
+  assert.equal(received, total);
+  assert.ok(sender.counters.conn_reset > 0 && sender.counters.send_retransmitted > 0);
+  assert.equal(sender.peers[0]?.npaths, 8);
+});

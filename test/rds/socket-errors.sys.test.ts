@@ -323,7 +323,12 @@ describe('wrong arguments', { timeout: 60_000 }, () => {
     ['recvmsg options', /"options" argument/, () => socket.recvmsg(any(5))],
     ['connect to', /"to" argument/, () => socket.connect(any(undefined))],
     ['connect to.port', /to\.port/, () => socket.connect({ address: '127.0.0.1', port: -1 })],
-    ['cancelSentTo', /"address" argument/, () => socket.cancelSentTo(any(5))],
+    ['cancelSentTo', /"to" argument/, () => socket.cancelSentTo(any(5))],
+    [
+      'cancelSentTo port',
+      /to\.port/,
+      () => socket.cancelSentTo({ address: '127.0.0.1', port: 65536 + 4000 }),
+    ],
     ['bind port', /"port" argument/, () => node.bind(any('4000'))],
     ['bind port range', /"port"/, () => node.bind(65536)],
     ['bind options', /"options" argument/, () => node.bind(0, any(null))],

@@ -161,4 +161,19 @@ describe('who waits to receive', () => {
       { numRuns: scaled(300, 20_000) },
     );
   });
+
+  it('is told what goes wrong when something comes', async () => {
+    const clock = new Clock();
+    const waiters = new ReceiveWaiters(clock);
+    let isBroken = false;
+    const take = (): null => {
+      if (isBroken) throw new ZerotxError('EIO', 'broken');
+      return null;
+    };
+    const waiting = waiters.add(take, { timeoutMs: 5 });
+    isBroken = true;
+    waiters.serve();
+    await assert.rejects(waiting, { code: 'EIO' });
+    assert.deepEqual([waiters.length, clock.timers], [0, 0]);
+  });
 });

@@ -12,6 +12,9 @@ export interface DebianPackages {
   readonly versions: Readonly<Record<string, string>>;
 }
 
+/** A mirror that is slow is as none. */
+const FETCH_MS = 180_000;
+
 /** Rejects with the reason if it cannot be had. It takes seconds the first time, and then none. */
 export async function debianPackages(
   set: 'dpdk' | 'kernel' | 'passt' | 'uml',
@@ -20,9 +23,10 @@ export async function debianPackages(
   const script = join(ROOT, 'scripts/debian-packages.mjs');
   const args = [script, set, ...(suite === undefined ? [] : [suite])];
   try {
-    return JSON.parse((await run(process.execPath, args)).stdout) as DebianPackages;
+    return JSON.parse((await run(process.execPath, args, { timeout: FETCH_MS })).stdout) as DebianPackages;
   } catch (error) {
-    const { stderr = '', message } = error as { stderr?: string; message: string };
+    const { stderr = '', message, killed } = error as { stderr?: string; message: string; killed?: boolean };
+    if (killed === true) throw new Error(`Debian packages for ${set}: not within ${FETCH_MS / 1000} s`);
     throw new Error(stderr.trim().split('\n').at(-1) || message);
   }
 }

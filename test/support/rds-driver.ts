@@ -134,6 +134,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
         },
         probe: (isPing, bytes, header) => this.#probe(isPing, bytes, header + EXTHDR_OFFSET),
         ping: (sport) => this.connection.ping(sport, false),
+        isFull: () => false,
         held: (deltaBytes) => {
           this.heldBytes += deltaBytes;
         },

@@ -24,7 +24,8 @@ export function reconnectTimes(seeds: number): ReconnectTimes {
 function reconnectTime(seed: number): number {
   const random = new Random(seed);
   const world = new World(random);
-  const boot = (): Process => new Process(world, { lendable: true, budgetPages: -1, bootMs: 1e6 + world.now });
+  const boot = (): Process =>
+    new Process(world, { lendable: true, budgetPages: -1, bootMs: 1e6 + world.now });
   const socket = new RdsNode(A, boot().environment).bind(PORT);
   let process = boot();
   let peer = new RdsNode(B, process.environment).bind(PORT);

@@ -41,8 +41,9 @@ export class Pings {
     this.#slots = Array.from({ length: sockets }, () => ({ id: 0, sentUs: 0, waiting: false }));
   }
 
-  get sent(): number {
-    return this.#sent;
+  /** Those that were left out count, too. */
+  get attempts(): number {
+    return this.#sent + this.#skipped;
   }
 
   /** Pings that wait for their pong. */

@@ -84,7 +84,9 @@ function flags(c: Connection): string {
 function table<T>(title: string, columns: readonly Column<T>[], records: readonly T[]): string[] {
   const rows = records.map((record) => columns.map((one) => printable(one.cell(record))));
   const widths = columns.map(({ width }, i) =>
-    width === 0 ? Math.max(ADDRESS_WIDTH_MIN, ...rows.map((row) => row[i]?.length ?? 0)) : width,
+    width === 0
+      ? rows.reduce((widest, row) => Math.max(widest, row[i]?.length ?? 0), ADDRESS_WIDTH_MIN)
+      : width,
   );
   const line = (cells: readonly string[]): string =>
     cells.map((cell, i) => cell.padStart(widths[i] ?? 0)).join(' ');

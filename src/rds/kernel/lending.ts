@@ -9,14 +9,15 @@
  * What cannot be lent is copied, and completes all the same.
  */
 import { type MemlockBudget, pinnedPages } from '../../core/budget.ts';
-import { errnoError, errnoName, errnoOf, ZerotxError } from '../../core/errors.ts';
+import { errnoError, errnoName, errnoOf, type ZerotxError } from '../../core/errors.ts';
 import { type Outcome, Ubuf } from '../../core/ubuf.ts';
 import { type Borrowed, borrow, pageBytes } from '../../net/lending.ts';
 import { native } from '../../sys/binding.ts';
 import { MSG_ZEROCOPY } from '../../sys/constants.ts';
-import { ReleaseOrder } from '../cookies.ts';
-import type { Attempt, Released } from '../pending.ts';
+import { ReleaseOrders } from '../cookies.ts';
+import type { Attempt, Refusal, Released } from '../pending.ts';
 import { fixedView } from '../pieces.ts';
+import { taken } from '../send-errors.ts';
 import type { Runtime } from '../transport.ts';
 import type { Target } from './address.ts';
 import type { Settling } from './settling.ts';
@@ -55,7 +56,7 @@ export class KernelLender {
   /** The program promises to leave lent memory where it is. */
   readonly #pin: boolean;
   readonly #lent = new Map<number, Lent>();
-  readonly #orders = new Map<string, ReleaseOrder>();
+  readonly #orders = new ReleaseOrders();
   #lastCookie = 0;
   #lentBytes = 0;
 
@@ -131,7 +132,7 @@ export class KernelLender {
     { length, pages, borrowed, then }: Loan,
   ): void {
     const { runtime, budget } = this.#owner;
-    const inTurn = typeof then === 'number' ? this.#order(address).take() : null;
+    const inTurn = typeof then === 'number' ? this.#orders.take(address) : null;
     const payload = new Ubuf(
       views,
       (outcome) => {
@@ -172,7 +173,7 @@ export class KernelLender {
   ): Attempt {
     const refused = refusal(this.#send(target, gathered(pieces, length), 0, -1), target);
     if (refused !== null) return refused;
-    const inTurn = typeof then === 'number' ? this.#order(target.address).take() : null;
+    const inTurn = typeof then === 'number' ? this.#orders.take(target.address) : null;
     const outcome: Outcome = { bytes: length, copiedBytes: length, exact: true };
     this.#owner.runtime.releases.run(() => {
       if (typeof then === 'number') inTurn?.(() => this.#owner.completed(then));
@@ -184,12 +185,6 @@ export class KernelLender {
 
   #send({ sockaddr }: Target, views: readonly Uint8Array[], flags: number, cookie: number): number {
     return native().rdsSendmsg(this.#owner.fd, views, views.length, sockaddr, flags, cookie);
-  }
-
-  #order(address: string): ReleaseOrder {
-    const order = this.#orders.get(address) ?? new ReleaseOrder();
-    this.#orders.set(address, order);
-    return order;
   }
 
   #freeCookie(): number {
@@ -208,7 +203,7 @@ function giveBack(borrowed: readonly Borrowed[]): void {
 }
 
 /** Null if the call succeeded; what to wait for; throws the rest. */
-function refusal(result: number, target: Target): 'EAGAIN' | 'ENOBUFS' | 'ENOMEM' | null {
+function refusal(result: number, target: Target): Refusal | null {
   if (result >= 0) return null;
   const code = errnoName(result);
   if (code === 'EAGAIN' || code === 'ENOBUFS' || code === 'ENOMEM') return code;
@@ -230,9 +225,4 @@ const hints: Readonly<Record<string, string>> = {
 /** As many pieces as one call takes. */
 function gathered(pieces: readonly Uint8Array[], length: number): readonly Uint8Array[] {
   return pieces.length <= PIECES_MAX ? pieces : [Buffer.concat(pieces, length)];
-}
-
-function taken(): ZerotxError {
-  const text = 'the lent buffer was detached or resized before the message was acknowledged';
-  return new ZerotxError('ZTX_MEMORY_TAKEN', text, { syscall: 'send' });
 }

@@ -17,7 +17,7 @@ import { decodeSockaddr, SOCKADDR_BYTES } from '../../wire/sockaddr.ts';
 import { ownHost, type RdsHost } from '../address.ts';
 import type { KernelNodeOptions, KernelNodeStats, RdsNodeApi } from '../api.ts';
 import { processRuntime } from '../environment.ts';
-import type { MessageInfo, RdsInfo, TcpSocketInfo } from '../info.ts';
+import type { MessageInfo, QueueName, RdsInfo, TcpSocketInfo } from '../info.ts';
 import { BufferPool } from '../memory.ts';
 import { QUEUE_LISTED_MAX } from '../node-info.ts';
 import {
@@ -43,6 +43,13 @@ import { Settling } from './settling.ts';
 import { KernelRdsSocket } from './socket.ts';
 
 type QueueKind = 'sendMessages' | 'retransmitMessages' | 'receiveMessages';
+
+/** What info() calls them. */
+const queueNames = {
+  sendMessages: 'sendQueue',
+  retransmitMessages: 'retransmitQueue',
+  receiveMessages: 'receiveQueue',
+} as const satisfies Record<QueueKind, QueueName>;
 
 export class KernelRdsNode extends EventEmitter<{ close: [] }> implements RdsNodeApi {
   readonly address: string;
@@ -116,10 +123,10 @@ export class KernelRdsNode extends EventEmitter<{ close: [] }> implements RdsNod
       throw new ZerotxError('ENOTCONN', 'info ENOTCONN: the node is closed', { syscall: 'info' });
     const own = withoutZone(this.address);
     const isOwn = ({ localAddress }: { localAddress: string }): boolean => localAddress === own;
-    let leftOut = 0;
+    const leftOut: Record<QueueName, number> = { sendQueue: 0, retransmitQueue: 0, receiveQueue: 0 };
     const queue = (kind: QueueKind): MessageInfo[] => {
       const all = this.#messages(kind).filter(isOwn);
-      leftOut += Math.max(0, all.length - limit);
+      leftOut[queueNames[kind]] = Math.max(0, all.length - limit);
       return all.slice(0, limit);
     };
     return {

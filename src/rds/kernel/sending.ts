@@ -8,15 +8,22 @@ import {
   checkOptionalBoolean,
   checkOptionalInteger,
   checkSignal,
-  checkString,
 } from '../../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../../core/errors.ts';
 import type { Outcome } from '../../core/ubuf.ts';
 import { native } from '../../sys/binding.ts';
 import { MSG_ZEROCOPY } from '../../sys/constants.ts';
-import { type AwaitSendOptions, checkTarget, type RdsAddress, type SendOptions } from '../options.ts';
-import { type Attempt, PendingSends, type Released } from '../pending.ts';
+import {
+  type AwaitSendOptions,
+  cancelTarget,
+  checkTarget,
+  type RdsAddress,
+  type SendOptions,
+} from '../options.ts';
+import { type Attempt, PendingSends, type Refusal, type Released } from '../pending.ts';
 import { toPieces } from '../pieces.ts';
+import { notConnected, refused, resized } from '../send-errors.ts';
+import { checkOpen } from '../socket-closing.ts';
 import type { SocketSettings } from '../socket-options.ts';
 import type { Timer } from '../transport.ts';
 import type { AddressBook, Target } from './address.ts';
@@ -70,7 +77,7 @@ export class KernelSender {
   }
 
   connect(to: RdsAddress): void {
-    this.#checkOpen('connect');
+    checkOpen(this.#owner, 'connect');
     checkTarget(to, 'connect');
     const { book, fd } = this.#owner;
     const { address, port, sockaddr } = book.target(to.address, to.port, 'connect');
@@ -84,7 +91,7 @@ export class KernelSender {
     to: RdsAddress | undefined,
     options: SendOptions,
   ): number {
-    this.#checkOpen('sendmsg');
+    checkOpen(this.#owner, 'sendmsg');
     checkObject('options', options);
     const { zerocopy = false, cookie }: SendOptions = options;
     checkOptionalBoolean('options.zerocopy', zerocopy);
@@ -103,11 +110,7 @@ export class KernelSender {
     else attempt = this.lender.copy(target, pieces, length);
     if (typeof attempt !== 'string') return length;
     this.#refused(attempt);
-    throw new ZerotxError(attempt, `sendmsg ${attempt}${reasons[attempt]}`, {
-      syscall: 'sendmsg',
-      address: target.address,
-      port: target.port,
-    });
+    throw refused(attempt, target);
   }
 
   send(
@@ -119,7 +122,7 @@ export class KernelSender {
       checkObject('options', options);
       checkSignal('options.signal', options.signal);
       checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
-      this.#checkOpen('send');
+      checkOpen(this.#owner, 'send');
       const { address, port } = this.#target(to, 'send');
       const pieces = toPieces(data);
       const length = lengthOf(pieces);
@@ -146,10 +149,8 @@ export class KernelSender {
   }
 
   cancelSentTo(to: RdsAddress | string): void {
-    this.#checkOpen('cancelSentTo');
-    const text = typeof to === 'object' && to !== null ? to.address : to;
-    const port = typeof to === 'object' && to !== null ? to.port : null;
-    checkString('address', text);
+    checkOpen(this.#owner, 'cancelSentTo');
+    const { address: text, port } = cancelTarget(to);
     const { address } = this.#owner.book.target(text, port ?? 0, 'cancelSentTo');
     this.pending.withdraw(address, port, cancelled('cancelSentTo() was called'));
     this.lender.withdraw(address, port);
@@ -188,7 +189,7 @@ export class KernelSender {
     return true;
   }
 
-  #refused(code: 'EAGAIN' | 'ENOBUFS' | 'ENOMEM'): void {
+  #refused(code: Refusal): void {
     if (code === 'ENOBUFS') {
       this.#wantsNews = true;
       return;
@@ -224,21 +225,9 @@ export class KernelSender {
     if (to !== undefined) checkTarget(to, syscall);
     const given = to ?? this.#destination;
     if (given !== null) return this.#owner.book.target(given.address, given.port, syscall);
-    const text = `${syscall} ENOTCONN: no destination given, and the socket is not connected`;
-    throw new ZerotxError('ENOTCONN', text, { syscall });
-  }
-
-  #checkOpen(syscall: string): void {
-    if (this.#owner.closed)
-      throw new ZerotxError('ENOTCONN', `${syscall} ENOTCONN: the socket is closed`, { syscall });
+    throw notConnected(syscall);
   }
 }
-
-const reasons = {
-  EAGAIN: ': the send buffer is full',
-  ENOBUFS: ': the destination port is congested',
-  ENOMEM: ': the memlock budget is used up',
-} as const;
 
 function lengthOf(pieces: readonly Uint8Array[]): number {
   let length = 0;
@@ -253,9 +242,4 @@ function invalid(why: string): ZerotxError {
 function cancelled(why: string): ZerotxError {
   const text = `send ECANCELED: ${why} before the message was known to be acknowledged`;
   return new ZerotxError('ECANCELED', text, { syscall: 'send' });
-}
-
-function resized(): ZerotxError {
-  const text = 'send EINVAL: the buffer was detached or resized while the message waited';
-  return new ZerotxError('EINVAL', text, { syscall: 'send' });
 }

@@ -37,7 +37,7 @@ import {
   type SocketOptions,
 } from '../options.ts';
 import type { RdsMessage, RdsReceived } from '../received.ts';
-import { Change } from '../socket-closing.ts';
+import { Change, checkOpen } from '../socket-closing.ts';
 import type { RdsOptionValues, RdsSocketOptions, SocketSettings } from '../socket-options.ts';
 import { ReceiveWaiters } from '../socket-waiting.ts';
 import type { Runtime, Timer } from '../transport.ts';
@@ -159,7 +159,7 @@ export class KernelRdsSocket
       checkReceiveOptions(options);
       checkSignal('options.signal', options.signal);
       checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
-      this.#checkOpen('receive');
+      checkOpen(this, 'receive');
       const { receiveTimeoutMs } = this.settings;
       const timeoutMs = options.timeoutMs ?? (receiveTimeoutMs > 0 ? receiveTimeoutMs : undefined);
       const now = reading(options);
@@ -176,18 +176,19 @@ export class KernelRdsSocket
   }
 
   cancelSentTo(to: RdsAddress | string): void {
+    checkOpen(this, 'cancelSentTo');
     this.#receiver.reap();
     this.#sender.cancelSentTo(to);
   }
 
   setsockopt<Name extends keyof RdsOptionValues>(name: Name, value: RdsOptionValues[Name]): void {
-    this.#checkOpen('setsockopt');
+    checkOpen(this, 'setsockopt');
     this.#options.set(name, value);
     this.eventsDue();
   }
 
   getsockopt<Name extends keyof RdsSocketOptions>(name: Name): RdsSocketOptions[Name] {
-    this.#checkOpen('getsockopt');
+    checkOpen(this, 'getsockopt');
     return this.#options.get(name);
   }
 
@@ -379,11 +380,6 @@ export class KernelRdsSocket
     this.#registration.remove();
     native().close(this.fd);
     this.node.forget(this);
-  }
-
-  #checkOpen(syscall: string): void {
-    if (this.closed)
-      throw new ZerotxError('ENOTCONN', `${syscall} ENOTCONN: the socket is closed`, { syscall });
   }
 }
 

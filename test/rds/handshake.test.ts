@@ -1,0 +1,127 @@
+/** What probes say and are taken to say (rds/handshake.ts), and where connections of a lane come from (rds/source-port.ts). */
+import assert from 'node:assert/strict';
+import { describe, it } from 'node:test';
+import fc from 'fast-check';
+import { ZerotxError } from '../../src/core/errors.ts';
+import { Handshake } from '../../src/rds/handshake.ts';
+import { dialFromLane, groupsOf } from '../../src/rds/source-port.ts';
+import { EXTHDR_BYTES } from '../../src/wire/rds.ts';
+import { encodeExtensions, type ProbeExtensions, parseExtensions } from '../../src/wire/rds-exthdr.ts';
+
+const GEN = 0x01020304;
+
+function area(extensions: ProbeExtensions): Uint8Array {
+  const bytes = new Uint8Array(EXTHDR_BYTES);
+  encodeExtensions(bytes, 0, extensions);
+  return bytes;
+}
+
+describe('what we say', () => {
+  it('names lanes only where that is asked for, and always the generation and SPORT_IDX', () => {
+    const { neutral, single, full } = new Handshake(GEN, 8);
+    const common = { genNum: GEN, sportIdx: true, unknownTypes: [] };
+    assert.deepEqual(parseExtensions(neutral, 0), common);
+    assert.deepEqual(parseExtensions(single, 0), { npaths: 1, ...common });
+    assert.deepEqual(parseExtensions(full, 0), { npaths: 8, ...common });
+  });
+
+  it('offers a power of two', () => {
+    const offered = [1, 2, 3, 4, 5, 6, 7, 8].map((lanes) => new Handshake(GEN, lanes).offered);
+    assert.deepEqual(offered, [1, 2, 2, 4, 4, 4, 4, 8]);
+  });
+
+  it('with one lane, is what peers of one lane have always heard', () => {
+    const { neutral, single, full } = new Handshake(GEN, 1);
+    assert.deepEqual([neutral, full], [single, single]);
+    assert.equal(parseExtensions(neutral, 0).npaths, 1);
+  });
+});
+
+describe('what the peer says', () => {
+  it('counts for lanes only with SPORT_IDX, and within both offers', () => {
+    const read = (own: number, extensions: ProbeExtensions): number =>
+      new Handshake(GEN, own).read(area(extensions), 0).lanes;
+    assert.equal(read(8, { npaths: 8 }), 1, '6.x');
+    assert.equal(read(8, { npaths: 8, sportIdx: true }), 8);
+    assert.equal(read(8, { npaths: 65_535, sportIdx: true }), 8);
+    assert.equal(read(8, { npaths: 3, sportIdx: true }), 2);
+    assert.equal(read(2, { npaths: 8, sportIdx: true }), 2);
+    assert.equal(read(8, { npaths: 0, sportIdx: true }), 1);
+    assert.equal(read(8, { sportIdx: true }), 1);
+  });
+
+  it('is a restart when the generation is a third one, not when it is the one before', () => {
+    const handshake = new Handshake(GEN, 8);
+    const hear = (genNum?: number): [boolean, boolean] => {
+      const { hasRestarted, isLate } = handshake.read(area(genNum === undefined ? {} : { genNum }), 0);
+      return [hasRestarted, isLate];
+    };
+    assert.deepEqual(hear(), [false, false]);
+    assert.deepEqual(hear(7), [false, false]);
+    assert.deepEqual(hear(7), [false, false]);
+    assert.deepEqual(hear(0), [false, false], '0 means none');
+    assert.deepEqual(hear(8), [true, false]);
+    assert.deepEqual(hear(7), [false, true], 'a late word of the process before');
+    assert.equal(handshake.peerGeneration, 8);
+    assert.deepEqual(hear(9), [true, false]);
+    assert.deepEqual(hear(8), [false, true]);
+  });
+
+  it('may be any bytes', () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ minLength: EXTHDR_BYTES, maxLength: EXTHDR_BYTES }), (bytes) => {
+        const { lanes } = new Handshake(GEN, 8).read(bytes, 0);
+        assert.ok([1, 2, 4, 8].includes(lanes));
+      }),
+    );
+  });
+});
+
+describe('source ports', () => {
+  it('have the lane as the rest modulo eight, and another group each time', () => {
+    const ports = Array.from({ length: 32 }, (_, i) => dialFromLane(i % 8, (port) => port));
+    for (const [i, port] of ports.entries()) assert.equal(port % 8, i % 8);
+    assert.equal(new Set(ports.map((port) => port >> 3)).size, 32);
+  });
+
+  it('are tried one after the other while they are taken, and not for ever', () => {
+    const taken = new ZerotxError('EADDRINUSE', 'taken', { syscall: 'bind' });
+    const tried: number[] = [];
+    const port = dialFromLane(3, (candidate) => {
+      tried.push(candidate);
+      if (tried.length < 5) throw taken;
+      return candidate;
+    });
+    assert.deepEqual([tried.length, new Set(tried).size, port % 8], [5, 5, 3]);
+    let attempts = 0;
+    const never = (): never => {
+      attempts += 1;
+      throw taken;
+    };
+    assert.throws(() => dialFromLane(0, never), taken);
+    assert.ok(attempts > 1 && attempts <= 64);
+  });
+
+  it('are not searched for when it is the address that is wrong', () => {
+    let attempts = 0;
+    const wrong = new ZerotxError('EADDRNOTAVAIL', 'no such address', { syscall: 'bind' });
+    const dial = (): never => {
+      attempts += 1;
+      throw wrong;
+    };
+    assert.throws(() => dialFromLane(0, dial), wrong);
+    assert.equal(attempts, 1);
+  });
+
+  it('lie in whole groups inside the range', () => {
+    fc.assert(
+      fc.property(fc.integer({ min: 1, max: 65_535 }), fc.integer({ min: 0, max: 65_535 }), (low, more) => {
+        const high = Math.min(65_535, low + more);
+        const { first, groups } = groupsOf([low, high]);
+        assert.ok(first % 8 === 0 && first >= low);
+        assert.ok(groups === 0 || first + 8 * groups - 1 <= high);
+        assert.ok(first + 8 * (groups + 1) - 1 > high, 'none is left out');
+      }),
+    );
+  });
+});
