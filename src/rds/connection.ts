@@ -104,6 +104,8 @@ export class RdsConnection {
   #heard = false;
   #isKnown = false;
   #peerAtEnd = false;
+  /** Down, but what the last channel still holds is being read: it may bring news that make room for the next. */
+  #isEnding = false;
   #shuttingDown = false;
   #announced = false;
   #probeOutstanding = false;
@@ -237,11 +239,11 @@ export class RdsConnection {
       this.#deadlineMs = Number.POSITIVE_INFINITY;
       this.#host.closeChannel('reset');
     }
-    if (this.state === 'down') return 'adopt';
+    if (this.state === 'down') return this.#isEnding ? 'wait' : 'adopt';
     this.#counters.accept_replaced += 1;
     if (this.state === 'up') this.drop(now, 'the peer opened another connection');
     // drop() may have ended at once (nothing to wait for), and then the lane is free already.
-    return (this.state as ConnectionState) === 'down' ? 'adopt' : 'wait';
+    return (this.state as ConnectionState) === 'down' && !this.#isEnding ? 'adopt' : 'wait';
   }
 
   adopted(now: number): void {
@@ -374,6 +376,7 @@ export class RdsConnection {
   /** No more connections: drains the current one and then stays closed. */
   shutdown(now: number): void {
     this.#shuttingDown = true;
+    if (this.#isEnding) return;
     if (this.state === 'up') this.#startDrain(now, 'closed by this side');
     else if (this.state === 'dialing' || this.state === 'down') {
       if (this.state === 'dialing') this.#host.closeChannel('reset');
@@ -382,7 +385,7 @@ export class RdsConnection {
   }
 
   #wantsDial(): boolean {
-    if (this.state !== 'down' || this.#shuttingDown || !this.#host.mayDial()) return false;
+    if (this.state !== 'down' || this.#isEnding || this.#shuttingDown || !this.#host.mayDial()) return false;
     // The dialler restores what was up; the other side needs the peer only while it has something to say.
     return this.#wanted || !this.sender.idle || (this.dials && this.#wasUp) || this.#host.needed();
   }
@@ -398,7 +401,7 @@ export class RdsConnection {
     if (this.state === 'down') {
       this.#wasUp = true;
       this.#sooner(now);
-      if (now >= this.#nextDialMs) this.#dial(now);
+      if (now >= this.#nextDialMs && !this.#isEnding) this.#dial(now);
     } else if (this.state === 'up' && this.confirmed) this.sendProbe(this.#host.opening());
   }
 
@@ -478,6 +481,7 @@ export class RdsConnection {
     this.#announceDown('connection lost');
     // Settle: what the peer's TCP has need not be sent again. After the state, so that #endIfDrained() does not come back here.
     this.state = 'down';
+    this.#isEnding = true;
     this.#downSinceMs = now;
     if (how === 'close' && !this.#peerAtEnd) this.#host.readRest();
     if (this.confirmed) this.sender.acked(this.#host.ackedBytes());
@@ -491,6 +495,7 @@ export class RdsConnection {
     this.receiver.reset();
     if (this.#isOfFormerProcess) this.receiver.expect(this.#expectedBefore);
     this.sender.requeue();
+    this.#isEnding = false;
     if (this.#shuttingDown) {
       this.#close();
       return;

@@ -167,8 +167,13 @@ export class RawConnection {
     this.socket.end();
   }
 
+  /**
+   * Ends at once, by a reset unless a FIN waits behind what is to be written: libuv refuses that (uv_tcp_close_reset gives EINVAL while a
+   * shutdown is pending), Node takes no notice, and the handle is never closed, not even when the process ends.
+   */
   reset(): void {
-    this.socket.resetAndDestroy();
+    if (this.socket.writableEnded && !this.socket.writableFinished) this.socket.destroy();
+    else this.socket.resetAndDestroy();
   }
 
   async gone(): Promise<'fin' | 'reset'> {
