@@ -63,7 +63,10 @@ function parsePid(text: string): number {
 }
 
 async function run(tool: Tool, options: Options): Promise<void> {
-  const programs = await rdsPrograms(options.pid);
+  const programs = await rdsPrograms(options.pid, (pid) => {
+    tool.error(`rds-info: process ${pid} does not answer: it is stopped, or busy`);
+    tool.exitCode = 1;
+  });
   if (typeof programs === 'string') {
     tool.error(`rds-info: ${programs}`);
     tool.exitCode = 1;

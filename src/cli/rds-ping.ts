@@ -4,7 +4,7 @@
  * 0, which the other side's RDS answers itself: a kernel's, or a zerotx node's.
  */
 import { setTimeout as delay } from 'node:timers/promises';
-import { Command, InvalidArgumentError } from 'commander';
+import { Command, InvalidArgumentError, Option } from 'commander';
 import { RdsNode, type RdsSocket } from '../rds/index.ts';
 import { printable, printableJsonLine } from './printable.ts';
 import { Pings } from './rds/pings.ts';
@@ -42,10 +42,18 @@ await runTool('rds-ping', (tool) => {
     .description('Ping an address over RDS.')
     .argument('<address>', 'an IP address or a name')
     .option('-c <count>', 'end after so many pings; those left out count', parseCount)
-    .option('-i <interval>', 'time between two pings', parseTime, INTERVAL_MS)
+    .addOption(
+      new Option('-i <interval>', 'time between two pings')
+        .argParser(parseTime)
+        .default(INTERVAL_MS, '1.000001 s'),
+    )
     .option('-I <address>', 'ping from this address of this host')
     .option('-Q <tos>', 'refused: RDS over TCP has no type of service')
-    .option('-W, --wait <time>', 'wait so long for the last answers', parseTime, WAIT_MS)
+    .addOption(
+      new Option('-W, --wait <time>', 'wait so long for the last answers')
+        .argParser(parseTime)
+        .default(WAIT_MS, '5 s'),
+    )
     .option('--json', 'print a line of JSON for each answer, and one for all')
     .helpOption('-h, --help', 'print this help')
     .allowExcessArguments(false)
@@ -75,6 +83,13 @@ async function run(tool: Tool, host: string, options: Options): Promise<void> {
   tool.endsOnBrokenPipe = true;
   const to = await resolveHost(host);
   const from = options.I === undefined ? await sourceFor(to) : await resolveHost(options.I);
+  if (from === to) {
+    tool.error(
+      `rds-ping: ${to} would be this program's own address: say with -I which other one to ping from`,
+    );
+    tool.exitCode = 1;
+    return;
+  }
   showThisProgram();
   const node = await RdsNode.open({ address: from, allow: [to.split('%')[0] ?? to] });
   try {

@@ -14,6 +14,10 @@ import { runPassive } from './stress/passive.ts';
 import type { Output } from './stress/report.ts';
 import type { Context } from './stress/run.ts';
 
+/** What a shell shows for a tool that these signals ended: 128 and their numbers. */
+const INTERRUPTED = 130;
+const TERMINATED = 143;
+
 async function main(args: readonly string[]): Promise<number> {
   const settings = parseSettings(stressCommand(packageVersion()), args);
   const ending = new Ending();
@@ -27,8 +31,10 @@ async function main(args: readonly string[]): Promise<number> {
   };
   showThisProgram();
   // The first signal ends the run with its summary; the second, of an impatient user, the program.
-  const interrupt = (): void => {
-    if (ending.reason === 'interrupt') process.exit(130);
+  let signalled = INTERRUPTED;
+  const interrupt = (signal: NodeJS.Signals): void => {
+    signalled = signal === 'SIGTERM' ? TERMINATED : INTERRUPTED;
+    if (ending.reason === 'interrupt') process.exit(signalled);
     ending.end('interrupt');
   };
   // Whoever read the output is gone, as after `| head`.
@@ -43,7 +49,7 @@ async function main(args: readonly string[]): Promise<number> {
     const code = (error as NodeJS.ErrnoException).code;
     // Without a code it is a bug, and its stack is what one wants to see.
     if (!(error instanceof Error) || code === undefined) throw error;
-    if (code === 'ABORT_ERR') return 130;
+    if (code === 'ABORT_ERR') return signalled;
     context.output.error(`rds-stress: ${error.message}`);
     return 1;
   }

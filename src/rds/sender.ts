@@ -331,7 +331,7 @@ export class LaneSender {
     }
   }
 
-  /** The peer restarted: what was begun may have reached the one before, so it is not sent to this one again. */
+  /** The peer restarted: what was begun on this connection may have reached it, or the one before, so it is not sent again on the next. */
   generationChanged(): void {
     for (const run of this.#unacked) if (!run.probe) run.staleEnd = run.boundaryAfter(run.sent);
   }

@@ -69,6 +69,7 @@ describe('rds-ping', { timeout: 60_000 }, () => {
     [['-Q', '1', '127.41.3.1'], 2, /no type of service/],
     [['-I', '192.0.2.55', '127.41.3.1'], 1, /not an address of this host/],
     [['-I', '127.41.3.1', '127.41.3.5'], 1, /TCP port 16385 is taken/],
+    [['127.41.3.1', '-I', '127.41.3.1'], 1, /own address: say with -I/],
   ];
   for (const [args, expected, says] of wrong) {
     it(`ends with ${expected} for ${args.join(' ') || 'nothing'}`, async () => {

@@ -10,8 +10,11 @@ export interface RdsProgram {
 const REMEDY =
   'a program shows its nodes if it is started with ZEROTX_CONTROL=1 or calls openControl() of zerotx/net';
 
-/** All that can be asked, or those of one process; by process and thread. Says why, if there is none. */
-export async function rdsPrograms(pid: number | undefined): Promise<RdsProgram[] | string> {
+/** All that can be asked, or those of one process; by process and thread. Says why, if there is none; `silent` are those that do not answer. */
+export async function rdsPrograms(
+  pid: number | undefined,
+  silent: (pid: number) => void,
+): Promise<RdsProgram[] | string> {
   const asked = controlSockets().filter((socket) => pid === undefined || socket.pid === pid);
   const answers = await Promise.all(
     asked.map(async ({ path, pid: claimed }) => {
@@ -19,7 +22,8 @@ export async function rdsPrograms(pid: number | undefined): Promise<RdsProgram[]
         const summary = await askRds(path);
         // Who answers must be who its socket's name says.
         return summary.pid === claimed && summary.nodes.length > 0 ? [{ path, summary }] : [];
-      } catch {
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code === 'ETIMEDOUT') silent(claimed);
         // Gone meanwhile, or long ago, or not willing, or without RDS: there may be others.
         return [];
       }
@@ -28,6 +32,6 @@ export async function rdsPrograms(pid: number | undefined): Promise<RdsProgram[]
   const programs = answers.flat();
   if (programs.length > 0) return programs;
   if (pid !== undefined) return `process ${pid} shows no RDS node: ${REMEDY}`;
-  const whose = process.geteuid?.() === 0 ? 'anybody' : 'yours';
-  return `no program of ${whose} shows an RDS node: ${REMEDY}`;
+  const whose = process.geteuid?.() === 0 ? 'on this host' : 'of yours';
+  return `no program ${whose} shows an RDS node: ${REMEDY}`;
 }

@@ -61,7 +61,9 @@ const lanes: readonly Column<Connection>[] = [
   ...connections,
   column('Lane', 4, (c) => c.lane),
   column('NPaths', 6, (c) => c.npaths ?? '-'),
-  column('PeerGen', 8, (c) => (c.peerGeneration === null ? '-' : c.peerGeneration.toString(16))),
+  column('PeerGen', 8, (c) =>
+    c.peerGeneration === null ? '-' : c.peerGeneration.toString(16).padStart(8, '0'),
+  ),
 ];
 
 const tcpSockets: readonly Column<InfoLists['tcpSockets'][number]>[] = [
