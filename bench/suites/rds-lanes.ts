@@ -27,8 +27,8 @@ const LANES = 8;
 const PEERS = 1000;
 const FIRST_PEERS = 200;
 const IDLE_MS = 10_000;
-const SETTLING_MS = 15_000;
-const IDLE_ROUNDS = 3;
+const SETTLING_MS = 60_000;
+const IDLE_ROUNDS = 5;
 const SLICE_TIMEOUT_MS = 120_000;
 const KIB = 1024;
 

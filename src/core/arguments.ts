@@ -59,3 +59,11 @@ export function checkSignal(name: string, value: unknown): void {
   if (value !== undefined && !(value instanceof AbortSignal))
     throw wrongType(name, 'an instance of AbortSignal', value);
 }
+
+/** A name that is none of `known` is a slip, and would be passed over: where it says who may connect that matters. */
+export function checkNames(name: string, value: object, known: readonly string[]): void {
+  const wrong = Object.keys(value).find((key) => !known.includes(key));
+  if (wrong === undefined) return;
+  const text = `The argument "${name}" has no property "${wrong}". Its properties are ${known.join(', ')}`;
+  throw coded(new TypeError(text), 'ERR_INVALID_ARG_VALUE');
+}

@@ -1,6 +1,7 @@
 /** What programs may say when they open, bind, send, receive and close, with the defaults and the checks. */
 import {
   checkInteger,
+  checkNames,
   checkObject,
   checkOptionalBoolean,
   checkOptionalInteger,
@@ -155,8 +156,33 @@ export function closeOptionsError(options: CloseOptions): unknown {
   }
 }
 
+const NODE_OPTIONS: Readonly<Record<keyof NodeOptions, true>> = {
+  transport: true,
+  address: true,
+  allow: true,
+  keys: true,
+  lanes: true,
+  mode: true,
+  thresholdBytes: true,
+  budget: true,
+  limits: true,
+};
+const SOCKET_OPTIONS: Readonly<Record<keyof SocketOptions, true>> = {
+  zerocopy: true,
+  pin: true,
+  sendBufferBytes: true,
+  receiveBufferBytes: true,
+  congestionMonitor: true,
+  timestamp: true,
+  receiveErrors: true,
+  sendTimeoutMs: true,
+  receiveTimeoutMs: true,
+  receiveLatency: true,
+};
+
 export function checkNodeOptions(options: NodeOptions): void {
   checkObject('options', options);
+  checkNames('options', options, Object.keys(NODE_OPTIONS));
   if (options.transport !== undefined && options.transport !== 'tcp')
     throw wrongRange('options.transport', "'tcp' or 'kernel'", options.transport);
   ownHost(options.address);
@@ -166,7 +192,10 @@ export function checkNodeOptions(options: NodeOptions): void {
   checkOptionalInteger('options.thresholdBytes', thresholdBytes, 1, 2 ** 31 - 1);
   checkOptionalInteger('options.lanes', options.lanes, 1, LANES_MAX);
   if (options.budget !== undefined) checkObject('options.budget', options.budget);
-  if (options.limits !== undefined) checkObject('options.limits', options.limits);
+  if (options.limits !== undefined) {
+    checkObject('options.limits', options.limits);
+    checkNames('options.limits', options.limits, Object.keys(defaultLimits));
+  }
   for (const [name, value] of Object.entries(options.limits ?? {})) {
     checkInteger(`options.limits.${name}`, value, 1, Number.MAX_SAFE_INTEGER);
   }
@@ -175,6 +204,7 @@ export function checkNodeOptions(options: NodeOptions): void {
 export function checkSocketOptions(port: number, options: SocketOptions): void {
   checkInteger('port', port, 0, 65535);
   checkObject('options', options);
+  checkNames('options', options, Object.keys(SOCKET_OPTIONS));
   checkOptionalBoolean('options.zerocopy', options.zerocopy);
   checkOptionalBoolean('options.pin', options.pin);
   checkOptionalBoolean('options.congestionMonitor', options.congestionMonitor);
