@@ -100,7 +100,9 @@ async function run(tool: Tool, host: string, options: Options): Promise<void> {
 }
 
 async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Promise<void> {
+  let warned = false;
   node.on('warning', ({ event, address, detail }) => {
+    warned = true;
     tool.error(`rds-ping: ${event}: ${printable(address)}: ${printable(detail)}`);
   });
   const pings = new Pings(SOCKETS);
@@ -131,6 +133,8 @@ async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Pr
       `${sent} sent, ${received} answered${left}${received > 0 ? `; min/avg/max ${times} usec` : ''}`,
     );
   }
+  if (sums.received === 0 && !warned)
+    tool.error('rds-ping: no answer, and no refusal either: a filter on the way, or keys that differ');
   // A signal is the usual end of a ping without -c.
   tool.exitCode = sums.received > 0 ? 0 : 1;
 }

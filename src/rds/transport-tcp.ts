@@ -81,6 +81,10 @@ function explained(error: unknown, address: string): unknown {
     const text = `TCP port ${RDS_TCP_PORT} is taken on ${address}: another RDS node has it, or the kernel module rds_tcp (rmmod rds_tcp, or use another address)`;
     return new ZerotxError('EADDRINUSE', text, { ...details, next: 'fatal' });
   }
+  if (error.code === 'EACCES') {
+    const text = `this user may not listen at TCP port ${RDS_TCP_PORT}: the sysctl net.ipv4.ip_unprivileged_port_start is above it (lower it, or run with CAP_NET_BIND_SERVICE)`;
+    return new ZerotxError('EACCES', text, { ...details, next: 'fatal' });
+  }
   // EAFNOSUPPORT: the host was started without IPv6, so it has no such address either. ENODEV: the interface has gone.
   if (['EADDRNOTAVAIL', 'EAFNOSUPPORT', 'ENODEV'].includes(error.code)) {
     if (address.includes(':') && !hasIpv6Address()) {

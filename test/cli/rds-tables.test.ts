@@ -46,7 +46,7 @@ describe('the tables of rds-info', () => {
       [
         '',
         'RDS Connections:',
-        '      LocalAddr      RemoteAddr  Tos           NextTX           NextRX Flgs',
+        '      LocalAddr      RemoteAddr  Tos           NextTX              NextRX Flgs',
         '      192.0.2.1       192.0.2.2    0               17 9223372036854775808 s-C-',
       ],
     ],
@@ -56,7 +56,7 @@ describe('the tables of rds-info', () => {
       [
         '',
         'RDS Connections:',
-        '      LocalAddr      RemoteAddr  Tos           NextTX           NextRX Flgs Lane NPaths  PeerGen',
+        '      LocalAddr      RemoteAddr  Tos           NextTX              NextRX Flgs Lane NPaths  PeerGen',
         '      192.0.2.1       192.0.2.2    0               17 9223372036854775808 sc--    1      8 0000beef',
       ],
     ],

@@ -1,21 +1,21 @@
 /**
- * The tables of rds-info, in the layout of rds-tools: titles, columns and widths are those that scripts know. An IPv6 address does not
- * fit into 15 characters; a table that has one gets wider columns for addresses, and nothing else changes.
+ * The tables of rds-info, in the layout of rds-tools: titles, columns and widths are those that scripts know. A column grows where something in it is
+ * longer, such as an IPv6 address, or the sequence numbers of this package, which begin with the time.
  */
 import type { InfoLists } from '../../rds/index.ts';
 import { printable } from '../printable.ts';
 
 interface Column<T> {
   readonly title: string;
-  /** 0: an address, as wide as the widest, and no less than 15. */
+  /** At the least. */
   readonly width: number;
   cell(record: T): string;
 }
 
-const ADDRESS_WIDTH_MIN = 15;
+const ADDRESS_WIDTH = 15;
 
 function address<T>(title: string, cell: (record: T) => string): Column<T> {
-  return { title, width: 0, cell };
+  return { title, width: ADDRESS_WIDTH, cell };
 }
 
 function column<T>(title: string, width: number, cell: (record: T) => number | bigint | string): Column<T> {
@@ -38,7 +38,7 @@ const messages: readonly Column<Message>[] = [
 const sockets: readonly Column<InfoLists['sockets'][number]>[] = [
   address('BoundAddr', (s) => s.address),
   column('BPort', 5, (s) => s.port),
-  address('ConnAddr', (s) => (s.peerAddress === '' ? '0.0.0.0' : s.peerAddress)),
+  address('ConnAddr', (s) => s.peerAddress || (s.address.includes(':') ? '::' : '0.0.0.0')),
   column('CPort', 5, (s) => s.peerPort),
   column('SndBuf', 10, (s) => s.sendBufferBytes),
   column('RcvBuf', 10, (s) => s.receiveBufferBytes),
@@ -86,9 +86,7 @@ function flags(c: Connection): string {
 function table<T>(title: string, columns: readonly Column<T>[], records: readonly T[]): string[] {
   const rows = records.map((record) => columns.map((one) => printable(one.cell(record))));
   const widths = columns.map(({ width }, i) =>
-    width === 0
-      ? rows.reduce((widest, row) => Math.max(widest, row[i]?.length ?? 0), ADDRESS_WIDTH_MIN)
-      : width,
+    rows.reduce((widest, row) => Math.max(widest, row[i]?.length ?? 0), width),
   );
   const line = (cells: readonly string[]): string =>
     cells.map((cell, i) => cell.padStart(widths[i] ?? 0)).join(' ');
