@@ -35,7 +35,7 @@ import { RdsNode } from 'zerotx/rds';
 const node = await RdsNode.open({ address: '127.0.0.2' });
 const socket = node.bind(4000);
 console.log('ready');
-for await (const message of socket) message.recycle();
+for await (const { data, address, port } of socket) await socket.send(data, { address, port });
 `;
 
 try {

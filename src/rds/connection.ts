@@ -50,6 +50,8 @@ export interface ConnectionHost {
   mayDial(): boolean;
   /** Somebody else needs this lane to be up. */
   needed(): boolean;
+  /** What was begun on an earlier connection may go before the handshake: this one is the same lane's to the peer, too. */
+  mayResend(): boolean;
   /** A connection of this lane begins with our map. */
   opensWithMap(): boolean;
   /** Extension headers for the probe that opens a connection. */
@@ -113,7 +115,8 @@ export class RdsConnection {
   #wanted = false;
   /** What the receiver expected when the connection came, and whether that holds again when it ends. */
   #expectedBefore: { readonly hi: number; readonly lo: number } = { hi: 0, lo: 0 };
-  #isOfFormerProcess = false;
+  /** It was of a former process of the peer, or of another lane. */
+  #restoresNumbers = false;
 
   /** It begins down, at `now`. */
   constructor(
@@ -138,7 +141,8 @@ export class RdsConnection {
 
   get gate(): Gate {
     if (!this.confirmed) return 'probes';
-    return this.#settled ? 'open' : 'resent';
+    if (this.#settled) return 'open';
+    return this.#host.mayResend() ? 'resent' : 'probes';
   }
 
   /** The peer has answered the probe of this connection, or had the time to. */
@@ -356,8 +360,15 @@ export class RdsConnection {
 
   /** The connection is one that the peer's former process left: what it says is taken, its numbers are not. */
   endLate(now: number): void {
-    this.#isOfFormerProcess = true;
+    this.#restoresNumbers = true;
     this.drop(now, 'the connection is of a process before');
+  }
+
+  /** The connection is another lane's: what it still says is taken, and then this lane expects `ownSeq` again. */
+  endMisplaced(now: number, ownSeq: { readonly hi: number; readonly lo: number }): void {
+    this.#restoresNumbers = true;
+    this.#expectedBefore = ownSeq;
+    this.drop(now, 'the connection belongs to another lane');
   }
 
   /** The lane is to be up from now on: for whoever dials. */
@@ -416,7 +427,7 @@ export class RdsConnection {
     this.#probeOutstanding = false;
     this.#settled = false;
     this.#expectedBefore = this.receiver.nextSeq;
-    this.#isOfFormerProcess = false;
+    this.#restoresNumbers = false;
     if (this.#host.opensWithMap()) this.sender.queueMap();
     this.sendProbe(this.#host.opening());
     if (confirmed) this.#confirm(now);
@@ -493,7 +504,7 @@ export class RdsConnection {
     this.confirmed = false;
     this.#host.closeChannel(how);
     this.receiver.reset();
-    if (this.#isOfFormerProcess) this.receiver.expect(this.#expectedBefore);
+    if (this.#restoresNumbers) this.receiver.expect(this.#expectedBefore);
     this.sender.requeue();
     this.#isEnding = false;
     if (this.#shuttingDown) {

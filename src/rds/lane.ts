@@ -52,6 +52,7 @@ export interface LaneHost {
   unanswered(lane: Lane): void;
   mayDial(lane: Lane): boolean;
   needed(lane: Lane): boolean;
+  mayResend(lane: Lane): boolean;
   opensWithMap(lane: Lane): boolean;
   opening(lane: Lane): Uint8Array;
   patienceMs(): number;
@@ -306,6 +307,10 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
 
   needed(): boolean {
     return this.#peer.needed(this);
+  }
+
+  mayResend(): boolean {
+    return this.#peer.mayResend(this);
   }
 
   opensWithMap(): boolean {

@@ -273,6 +273,11 @@ export class Peer implements MessageSource, LaneHost {
     if (lane.index > 0) this.#first.look();
   }
 
+  /** Not on a connection that is another lane's by its port, and stands in for lane 0 until the peer has said how many it has. */
+  mayResend(lane: Lane): boolean {
+    return lane.index > 0 || this.#settledLanes > 0 || this.#residue <= 0 || this.#expected.size === 0;
+  }
+
   /** As long as there is nothing to be said, once for all lanes is enough. */
   opensWithMap(lane: Lane): boolean {
     return lane.index === 0 || this.mapVersion > 0 || !this.#node.localMap.isEmpty;
@@ -403,7 +408,14 @@ export class Peer implements MessageSource, LaneHost {
       return state === 'down' && !sender.hasUnacked && hi === 0 && lo === 0;
     });
     if (!isNew) {
-      first.connection.drop(this.#node.runtime.now(), 'the connection belongs to another lane');
+      const now = this.#node.runtime.now();
+      const ownSeq = this.#expected.get(0);
+      if (ownSeq === undefined || this.#residue % lanes !== index) {
+        first.connection.drop(now, 'the connection belongs to another lane');
+        return;
+      }
+      other.connection.receiver.expect(first.connection.receiver.nextSeq);
+      first.connection.endMisplaced(now, ownSeq);
       return;
     }
     this.lanes[0] = other;
@@ -511,6 +523,11 @@ export class Peer implements MessageSource, LaneHost {
     const [oldest] = this.#waiting;
     if (oldest === undefined || this.lanes.some(({ connection }) => !connection.isAway)) return;
     if (this.#node.runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
+    // Whichever comes first now takes the place of lane 0; if it is still another lane's, it has that lane's numbers.
+    if (this.#settledLanes > 1) {
+      for (const { index, connection } of this.lanes) this.#expected.set(index, connection.receiver.nextSeq);
+      this.#residue = 0;
+    }
     this.#settledLanes = 0;
     this.#route();
   }

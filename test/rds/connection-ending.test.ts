@@ -36,6 +36,7 @@ function ending(dials: boolean): Ending {
     closeChannel: (how) => log.push(how),
     adoptNext: () => log.push('adoptNext'),
     mayDial: () => true,
+    mayResend: () => true,
     needed: () => false,
     opensWithMap: () => false,
     opening: () => new Uint8Array(16),

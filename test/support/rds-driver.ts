@@ -327,6 +327,10 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     return false;
   }
 
+  mayResend(): boolean {
+    return true;
+  }
+
   opensWithMap(): boolean {
     return true;
   }
