@@ -160,8 +160,12 @@ async function runExamples() {
     writeFileSync(join(project, file), code);
     // The linked programs are whole, and open both addresses themselves.
     const peer = file.startsWith('block-') ? await startPeer() : undefined;
-    const output = run(process.execPath, [file], { ...inProject(), timeout: EXAMPLE_TIMEOUT_MS });
-    peer?.kill();
+    let output;
+    try {
+      output = run(process.execPath, [file], { ...inProject(), timeout: EXAMPLE_TIMEOUT_MS });
+    } finally {
+      peer?.kill();
+    }
     console.log(`README, ${file}:\n${output.trimEnd().replace(/^/gm, '    ')}`);
   }
 }
