@@ -249,6 +249,8 @@ export class Peer implements MessageSource, LaneHost {
   }
 
   takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null {
+    // It may have something to say, which lane 0 must see to: nobody else dials, or pokes. When this one is down in earnest.
+    if (lane.index > 0) this.#node.runtime.defer(() => this.#first.look());
     const next = this.#waiting.find(({ channel }) => this.#laneOf(channel) === lane);
     if (next === undefined) return null;
     this.#comes(next.channel, true);
