@@ -84,8 +84,8 @@ export class Peer implements MessageSource, LaneHost {
   #isOfferKnown = false;
   /** The probe that is on its way tells it. */
   #probedInFull = false;
-  /** Its last probe had SPORT_IDX. */
-  #showsSportIdx = false;
+  /** Its last probe had SPORT_IDX; null before the first. */
+  #showsSportIdx: boolean | null = null;
   /** Its last answer had none: it gets one lane. */
   #isLegacy = false;
   /** It has not answered a probe when there was time to. */
@@ -490,7 +490,8 @@ export class Peer implements MessageSource, LaneHost {
     if (this.#settledLanes !== 0) return;
     const residue = remotePort % LANES_MAX;
     const { receiver } = this.#first.connection;
-    const hasLanes = this.#showsSportIdx || hasCompany;
+    // One that was never offered several can only be replacing its connection, whoever else waits.
+    const hasLanes = this.#showsSportIdx ?? (hasCompany && this.#handshake.offered > 1);
     if (this.#residue >= 0 && residue !== this.#residue && hasLanes) {
       this.#expected.set(this.#residue, receiver.nextSeq);
       receiver.expect(this.#expected.get(residue) ?? { hi: 0, lo: 0 });
