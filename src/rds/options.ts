@@ -5,6 +5,7 @@ import {
   checkObject,
   checkOptionalBoolean,
   checkOptionalInteger,
+  checkSignal,
   wrongRange,
   wrongType,
 } from '../core/arguments.ts';
@@ -217,6 +218,13 @@ export function checkSocketOptions(port: number, options: SocketOptions): void {
   const { receiveLatency } = options;
   if (receiveLatency !== undefined && !Array.isArray(receiveLatency))
     throw wrongType('options.receiveLatency', 'an array of numbers', receiveLatency);
+}
+
+/** Of a call that waits. */
+export function checkWaitOptions(options: AwaitSendOptions): void {
+  checkObject('options', options);
+  checkSignal('options.signal', options.signal);
+  checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
 }
 
 export function checkReceiveOptions(options: ReceiveOptions): void {

@@ -18,6 +18,12 @@ export function notConnected(syscall: string): ZerotxError {
   return new ZerotxError('ENOTCONN', text, { syscall });
 }
 
+/** Withdrawn: `before` what had not happened to the message, as far as this side can tell. */
+export function cancelled(why: string, before: string): ZerotxError {
+  const text = `send ECANCELED: ${why} before the message was ${before}`;
+  return new ZerotxError('ECANCELED', text, { syscall: 'send' });
+}
+
 export function resized(): ZerotxError {
   const text = 'send EINVAL: the buffer was detached or resized while the message waited';
   return new ZerotxError('EINVAL', text, { syscall: 'send' });

@@ -3,11 +3,15 @@
  * news, then data with up to 8 cookies, then cookies alone. Who waits is served before 'readable' is emitted; cookies
  * alone end no wait.
  */
-import { checkOptionalInteger, checkSignal } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { CookieQueue } from './cookies.ts';
 import type { RdsNode } from './node.ts';
-import { type AwaitReceiveOptions, checkReceiveOptions, type ReceiveOptions } from './options.ts';
+import {
+  type AwaitReceiveOptions,
+  checkReceiveOptions,
+  checkWaitOptions,
+  type ReceiveOptions,
+} from './options.ts';
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
 import type { RdsSocket } from './socket.ts';
@@ -82,18 +86,14 @@ export class SocketReceiver {
   receive(options: AwaitReceiveOptions): Promise<RdsReceived> {
     try {
       checkReceiveOptions(options);
-      checkSignal('options.signal', options.signal);
-      checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
+      checkWaitOptions(options);
       if (this.#socket.closed) throw closed('ENOTCONN');
       const { receiveTimeoutMs } = this.#settings;
       const timeoutMs = options.timeoutMs ?? (receiveTimeoutMs > 0 ? receiveTimeoutMs : undefined);
       // What the caller's object says later is of no concern.
       const { signal, peek = false, control = true, maxBytes, trunc = false } = options;
       const take = (): RdsReceived | null => this.#take(peek, control, maxBytes, trunc, false);
-      const received = this.#waiters.add(take, { signal, timeoutMs });
-      // Those before may wait for something else than what is there, which raises no event any more.
-      if (this.#waiters.length > 1 && this.queue.readable) this.#waiters.serve();
-      return received;
+      return this.#waiters.add(take, { signal, timeoutMs });
     } catch (error) {
       return Promise.reject(error);
     }

@@ -2,7 +2,7 @@
  * How one socket sends: the checks, in the order of the kernel's rds_sendmsg (net/rds/send.c), then a copy or a loan, then the
  * queue of the lane. send() does the same as often as it takes (pending.ts).
  */
-import { checkObject, checkOptionalBoolean, checkOptionalInteger, checkSignal } from '../core/arguments.ts';
+import { checkObject, checkOptionalBoolean } from '../core/arguments.ts';
 import { ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import { MAX_PAYLOAD } from '../wire/rds.ts';
@@ -12,12 +12,13 @@ import {
   type AwaitSendOptions,
   cancelTarget,
   checkTarget,
+  checkWaitOptions,
   type RdsAddress,
   type SendOptions,
 } from './options.ts';
 import { type Attempt, PendingSends, type Released } from './pending.ts';
 import { toPieces } from './pieces.ts';
-import { notConnected, refused, resized } from './send-errors.ts';
+import { cancelled, notConnected, refused, resized } from './send-errors.ts';
 import type { RdsSocket } from './socket.ts';
 import { checkOpen } from './socket-closing.ts';
 import { copiedPayload, type LendingEvents, SocketLender } from './socket-lending.ts';
@@ -99,9 +100,7 @@ export class SocketSender {
     options: AwaitSendOptions,
   ): Promise<Outcome> {
     try {
-      checkObject('options', options);
-      checkSignal('options.signal', options.signal);
-      checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
+      checkWaitOptions(options);
       checkOpen(this.#socket, 'send');
       const { address, port } = this.#target(to, 'send');
       const { address: canonical } = this.#node.destination(address, 'send');
@@ -135,7 +134,7 @@ export class SocketSender {
     const address = this.#node.canonical(text, 'cancelSentTo');
     const peer = this.#node.peer(address);
     peer?.checkAcks();
-    this.pending.withdraw(address, port, cancelled('cancelSentTo() was called'));
+    this.pending.withdraw(address, port, cancelled('cancelSentTo() was called', 'acknowledged'));
     peer?.cancel(this.#socket, port);
     this.#socket.roomMade();
   }
@@ -144,7 +143,7 @@ export class SocketSender {
   close(): void {
     this.#room.close();
     this.#node.checkAcks();
-    this.pending.withdraw(null, null, cancelled('the socket was closed'));
+    this.pending.withdraw(null, null, cancelled('the socket was closed', 'acknowledged'));
     this.#node.cancel(this.#socket);
   }
 
@@ -207,9 +206,4 @@ const single: Uint8Array[] = [new Uint8Array(0)];
 function onePiece(piece: Uint8Array): readonly Uint8Array[] {
   single[0] = piece;
   return single;
-}
-
-function cancelled(why: string): ZerotxError {
-  const text = `send ECANCELED: ${why} before the message was acknowledged`;
-  return new ZerotxError('ECANCELED', text, { syscall: 'send' });
 }

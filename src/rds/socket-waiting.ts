@@ -73,11 +73,14 @@ export class ReceiveWaiters {
       };
       this.#waiting.add(waiter);
       signal?.addEventListener('abort', onAbort, { once: true });
-      if (timeoutMs === undefined) return;
-      timer = this.#runtime.timer(() => {
-        leave();
-        reject(timedOut(timeoutMs));
-      }, timeoutMs);
+      if (timeoutMs !== undefined) {
+        timer = this.#runtime.timer(() => {
+          leave();
+          reject(timedOut(timeoutMs));
+        }, timeoutMs);
+      }
+      // Those before may wait for something else than what is there, which raises no event any more.
+      if (this.#waiting.size > 1) this.serve();
     });
   }
 

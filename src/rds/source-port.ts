@@ -14,7 +14,7 @@ const RANGE = '/proc/sys/net/ipv4/ip_local_port_range';
 /** The kernel's default. */
 const DEFAULT_RANGE = [32_768, 60_999] as const;
 
-/** Dials. */
+/** Connections after which the range is read again. */
 const READ_EVERY = 64;
 
 export interface PortGroups {

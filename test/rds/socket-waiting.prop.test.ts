@@ -117,9 +117,9 @@ class Trial {
   #wait(takesAll: boolean, timeoutMs: number | undefined, aborts: boolean): void {
     const endsAtMs = timeoutMs === undefined ? Number.POSITIVE_INFINITY : this.clock.now() + timeoutMs;
     const waiting: Waiting = { takesAll, endsAtMs, aborts, expected: null, told: [] };
-    // Nobody goes before those who wait.
-    if (this.open().length === 0) this.#serveModel(waiting);
     this.all.push(waiting);
+    // Nobody goes before those who wait, and what none of them can use is for the one who comes.
+    for (const each of this.open()) this.#serveModel(each);
     const take = (): number | null => first(this.#things, takesAll);
     const options = aborts ? { timeoutMs, signal: this.#controller.signal } : { timeoutMs };
     this.waiters.add(take, options).then(

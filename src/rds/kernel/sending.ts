@@ -3,12 +3,7 @@
  * checked here is what cannot reach it: kinds of arguments, and a cookie that is no 32-bit number. send() tries as often
  * as it takes (../pending.ts).
  */
-import {
-  checkObject,
-  checkOptionalBoolean,
-  checkOptionalInteger,
-  checkSignal,
-} from '../../core/arguments.ts';
+import { checkObject, checkOptionalBoolean } from '../../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../../core/errors.ts';
 import type { Outcome } from '../../core/ubuf.ts';
 import { native } from '../../sys/binding.ts';
@@ -17,12 +12,13 @@ import {
   type AwaitSendOptions,
   cancelTarget,
   checkTarget,
+  checkWaitOptions,
   type RdsAddress,
   type SendOptions,
 } from '../options.ts';
 import { type Attempt, PendingSends, type Refusal, type Released } from '../pending.ts';
 import { toPieces } from '../pieces.ts';
-import { notConnected, refused, resized } from '../send-errors.ts';
+import { cancelled, notConnected, refused, resized } from '../send-errors.ts';
 import { checkOpen } from '../socket-closing.ts';
 import type { SocketSettings } from '../socket-options.ts';
 import type { Timer } from '../transport.ts';
@@ -119,9 +115,7 @@ export class KernelSender {
     options: AwaitSendOptions,
   ): Promise<Outcome> {
     try {
-      checkObject('options', options);
-      checkSignal('options.signal', options.signal);
-      checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
+      checkWaitOptions(options);
       checkOpen(this.#owner, 'send');
       const { address, port } = this.#target(to, 'send');
       const pieces = toPieces(data);
@@ -152,7 +146,7 @@ export class KernelSender {
     checkOpen(this.#owner, 'cancelSentTo');
     const { address: text, port } = cancelTarget(to);
     const { address } = this.#owner.book.target(text, port ?? 0, 'cancelSentTo');
-    this.pending.withdraw(address, port, cancelled('cancelSentTo() was called'));
+    this.pending.withdraw(address, port, cancelled('cancelSentTo() was called', 'known to be acknowledged'));
     this.lender.withdraw(address, port);
     for (const each of this.#owner.queuedPorts(address, port)) this.#owner.cancel(address, each);
     // If it was not that which filled the buffer, the next call says so.
@@ -164,7 +158,7 @@ export class KernelSender {
   close(): void {
     this.#memoryTimer?.cancel();
     this.#wantsRoom = false;
-    this.pending.withdraw(null, null, cancelled('the socket was closed'));
+    this.pending.withdraw(null, null, cancelled('the socket was closed', 'known to be acknowledged'));
     for (const [address, ports] of this.lender.withdraw(null, null)) {
       for (const port of ports) this.#owner.cancel(address, port);
     }
@@ -237,9 +231,4 @@ function lengthOf(pieces: readonly Uint8Array[]): number {
 
 function invalid(why: string): ZerotxError {
   return new ZerotxError('EINVAL', `sendmsg EINVAL: ${why}`, { syscall: 'sendmsg' });
-}
-
-function cancelled(why: string): ZerotxError {
-  const text = `send ECANCELED: ${why} before the message was known to be acknowledged`;
-  return new ZerotxError('ECANCELED', text, { syscall: 'send' });
 }

@@ -14,7 +14,6 @@
  * with ZTX_STILL_LENT, and the descriptor stays open, with its memory, until the kernel lets go.
  */
 import { EventEmitter } from 'node:events';
-import { checkOptionalInteger, checkSignal } from '../../core/arguments.ts';
 import type { MemlockBudget } from '../../core/budget.ts';
 import { errnoError, ZerotxError } from '../../core/errors.ts';
 import type { ReleaseQueue } from '../../core/releases.ts';
@@ -29,6 +28,7 @@ import {
   type AwaitSendOptions,
   type CloseOptions,
   checkReceiveOptions,
+  checkWaitOptions,
   closeOptionsError,
   DEFAULT_BUFFER_BYTES,
   type RdsAddress,
@@ -157,8 +157,7 @@ export class KernelRdsSocket
   receive(options: AwaitReceiveOptions = {}): Promise<RdsReceived> {
     try {
       checkReceiveOptions(options);
-      checkSignal('options.signal', options.signal);
-      checkOptionalInteger('options.timeoutMs', options.timeoutMs, 0, 2 ** 31 - 1);
+      checkWaitOptions(options);
       checkOpen(this, 'receive');
       const { receiveTimeoutMs } = this.settings;
       const timeoutMs = options.timeoutMs ?? (receiveTimeoutMs > 0 ? receiveTimeoutMs : undefined);
