@@ -28,6 +28,7 @@ import type { RdsCounters } from './counters.ts';
 import { HANDSHAKE_TIMEOUT_MS } from './handshake.ts';
 import type { LaneReceiver } from './receiver.ts';
 import type { Gate, LaneSender } from './sender.ts';
+import { Expectation, type Sequence, type SequenceRule } from './sequence.ts';
 
 export interface ConnectionHost {
   /** Open a connection to the peer; dialed() or dialFailed() answers. */
@@ -58,7 +59,7 @@ export interface ConnectionHost {
   opening(): Uint8Array;
   /** How long data waits for the answer to it. */
   patienceMs(): number;
-  /** It was not answered in that time: settle() is to be called. */
+  /** It was not answered in that time: settle() is to be called, or this is said again. */
   unanswered(): void;
   peerUp(): void;
   peerDown(reason: string): void;
@@ -113,10 +114,10 @@ export class RdsConnection {
   #probeOutstanding = false;
   #settled = false;
   #wanted = false;
-  /** What the receiver expected when the connection came, and whether that holds again when it ends. */
-  #expectedBefore: { readonly hi: number; readonly lo: number } = { hi: 0, lo: 0 };
-  /** It was of a former process of the peer, or of another lane. */
-  #restoresNumbers = false;
+  /** What the receiver expected when the connection came. */
+  #expectedBefore: Sequence = { hi: 0, lo: 0 };
+  /** When it ends this rule holds again, there: it was of a former process of the peer, or of another lane. */
+  #restores: { readonly rule: SequenceRule; readonly next: Sequence } | null = null;
 
   /** It begins down, at `now`. */
   constructor(
@@ -349,6 +350,12 @@ export class RdsConnection {
     this.sendProbe(this.#host.opening());
   }
 
+  /** The peer has restarted, and numbers afresh. */
+  numberAfresh(): void {
+    this.#restores = null;
+    this.receiver.rule = new Expectation();
+  }
+
   /** The peer is another one by now: what its connection still holds is read, and then it is gone. */
   abandon(now: number, reason: string): void {
     if (this.state === 'dialing') {
@@ -360,14 +367,13 @@ export class RdsConnection {
 
   /** The connection is one that the peer's former process left: what it says is taken, its numbers are not. */
   endLate(now: number): void {
-    this.#restoresNumbers = true;
+    this.#restores = { rule: this.receiver.rule, next: this.#expectedBefore };
     this.drop(now, 'the connection is of a process before');
   }
 
-  /** The connection is another lane's: what it still says is taken, and then this lane expects `ownSeq` again. */
-  endMisplaced(now: number, ownSeq: { readonly hi: number; readonly lo: number }): void {
-    this.#restoresNumbers = true;
-    this.#expectedBefore = ownSeq;
+  /** The connection is another lane's, and so is its receiver's rule: what it still says is taken, and then `own` holds. */
+  endMisplaced(now: number, own: SequenceRule): void {
+    this.#restores = { rule: own, next: own.next };
     this.drop(now, 'the connection belongs to another lane');
   }
 
@@ -426,8 +432,8 @@ export class RdsConnection {
     this.#wasUp = true;
     this.#probeOutstanding = false;
     this.#settled = false;
-    this.#expectedBefore = this.receiver.nextSeq;
-    this.#restoresNumbers = false;
+    this.#expectedBefore = this.receiver.rule.next;
+    this.#restores = null;
     if (this.#host.opensWithMap()) this.sender.queueMap();
     this.sendProbe(this.#host.opening());
     if (confirmed) this.#confirm(now);
@@ -467,10 +473,9 @@ export class RdsConnection {
   }
 
   #giveUpWaiting(now: number): void {
-    // While this side does not read, the peer cannot be blamed.
-    const isBlameless = this.#host.heldBack();
-    this.#gateDeadlineMs = isBlameless ? now + HANDSHAKE_TIMEOUT_MS : Number.POSITIVE_INFINITY;
-    if (!isBlameless) this.#host.unanswered();
+    // While this side does not read, the peer cannot be blamed: it is given as long again.
+    this.#gateDeadlineMs = now + HANDSHAKE_TIMEOUT_MS;
+    if (!this.#host.heldBack()) this.#host.unanswered();
   }
 
   #startDrain(now: number, reason: string): void {
@@ -504,7 +509,10 @@ export class RdsConnection {
     this.confirmed = false;
     this.#host.closeChannel(how);
     this.receiver.reset();
-    if (this.#restoresNumbers) this.receiver.expect(this.#expectedBefore);
+    if (this.#restores !== null) {
+      this.receiver.rule = this.#restores.rule;
+      this.receiver.rule.expect(this.#restores.next);
+    }
     this.sender.requeue();
     this.#isEnding = false;
     if (this.#shuttingDown) {

@@ -69,6 +69,8 @@ export interface RdsCounters {
   peer_restarts: number;
   /** Times a peer's lane was not read because too much was held for it. */
   recv_held_back: number;
+  /** Messages held until the peer's number of lanes was known. */
+  recv_held_unclear: number;
   /** Connections given up because the peer never said anything on them. */
   conn_silent: number;
   /** Inbound connections refused before they came to a peer, in all; and for which reason (rds/admission.ts). */
@@ -151,6 +153,7 @@ export function rdsCounters(): RdsCounters {
     recv_ignored: 0,
     peer_restarts: 0,
     recv_held_back: 0,
+    recv_held_unclear: 0,
     conn_silent: 0,
     accept_refused: 0,
     accept_refused_allow: 0,

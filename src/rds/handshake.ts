@@ -28,6 +28,8 @@ export interface ProbeNews {
   /** Lanes that both sides can have: a power of two, as senders take the low bits of a hash (RDS_MPATH_HASH). */
   readonly lanes: number;
   readonly hasSportIdx: boolean;
+  /** It may have several lanes: unlike `lanes`, not for want of a number that it will name later. */
+  readonly hasSeveralLanes: boolean;
   /** Its generation is another than the one known. */
   readonly hasRestarted: boolean;
   /** It is a late word of the process before, from a connection that was not read until now. */
@@ -58,14 +60,15 @@ export class Handshake {
 
   /** Reads a probe's extension area at `offset`. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). */
   read(bytes: Uint8Array, offset: number): ProbeNews {
-    const { genNum = 0, npaths = 1, sportIdx = false } = parseExtensions(bytes, offset);
+    const { genNum = 0, npaths, sportIdx = false } = parseExtensions(bytes, offset);
     const isLate = genNum !== 0 && genNum === this.#formerGeneration;
     const isOther = genNum !== 0 && genNum !== this.#peerGeneration && !isLate;
     const hasRestarted = isOther && this.#peerGeneration !== 0;
     if (hasRestarted) this.#formerGeneration = this.#peerGeneration;
     if (isOther) this.#peerGeneration = genNum;
-    const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths)) : 1;
-    return { lanes, hasSportIdx: sportIdx, hasRestarted, isLate };
+    const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths ?? 1)) : 1;
+    const hasSeveralLanes = sportIdx && npaths !== 1;
+    return { lanes, hasSportIdx: sportIdx, hasSeveralLanes, hasRestarted, isLate };
   }
 }
 

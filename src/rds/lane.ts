@@ -36,7 +36,6 @@ export interface LaneNode {
 export interface LaneHost {
   readonly address: string;
   readonly dials: boolean;
-  readonly map: { congested(port: number): boolean };
   readonly shelf: ChunkShelf;
   held(deltaBytes: number): void;
   /** Either bound is reached; nothing more is read until it is not. */
@@ -59,6 +58,8 @@ export interface LaneHost {
   /** Something is queued for a lane that is not up. */
   waits(lane: Lane): void;
   deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
+  /** A user's ping came. */
+  pinged(lane: Lane, sport: number): void;
   /** The peer's map came, 8192 bytes. */
   congestion(map: Uint8Array): void;
   /** The lane is free: the inbound connection that is its next, if one waits, and whether others wait behind it. */
@@ -242,7 +243,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   }
 
   ping(sport: number): void {
-    this.connection.ping(sport, this.#peer.map.congested(sport));
+    this.#peer.pinged(this, sport);
   }
 
   data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {

@@ -92,7 +92,7 @@ function connectionInfo(localAddress: string, peer: Peer, lane: Lane): Connectio
     lane: lane.index,
     transport: 'tcp',
     nextTx: sequence(sender.nextSeq),
-    nextRx: sequence(receiver.nextSeq),
+    nextRx: sequence(receiver.rule.next),
     sending: state === 'up' && isSending(sender.runs().queued),
     connecting: state === 'dialing',
     connected: state === 'up',

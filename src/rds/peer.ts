@@ -12,6 +12,7 @@
  * - A peer with another generation number has restarted. Its other connections are those of the dead process, and end; the
  *   number of lanes is settled anew.
  * - Inbound connections wait here, a few per peer, while their lane is busy or not known: nothing that may hold data is reset.
+ *   While nothing is agreed all of them take the place of lane 0, one after the other (first-contact.ts).
  *
  * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the node. Over
  * either no lane of the peer is read any more, and TCP holds it back; congestion maps are meant to do so first.
@@ -19,11 +20,13 @@
 import { sport } from '../wire/rds.ts';
 import { countRefusal, refusalTexts } from './admission.ts';
 import { PeerMap } from './congestion.ts';
-import { HANDSHAKE_TIMEOUT_MS, Handshake, LANES_MAX, type ProbeNews } from './handshake.ts';
+import { FirstContact } from './first-contact.ts';
+import { HANDSHAKE_TIMEOUT_MS, Handshake, type ProbeNews } from './handshake.ts';
 import { Lane, type LaneHost, type LaneNode } from './lane.ts';
 import { ChunkShelf, type ReceiveBuffer } from './memory.ts';
 import type { MessageSource } from './received.ts';
 import type { Run, SendOwner } from './run.ts';
+import { Expectation } from './sequence.ts';
 import type { Channel, Timer } from './transport.ts';
 
 /** What a peer needs of its node. */
@@ -84,8 +87,8 @@ export class Peer implements MessageSource, LaneHost {
   #isOfferKnown = false;
   /** The probe that is on its way tells it. */
   #probedInFull = false;
-  /** Its last probe had SPORT_IDX; null before the first. */
-  #showsSportIdx: boolean | null = null;
+  /** By its last probe; null before the first. */
+  #hasSeveralLanes: boolean | null = null;
   /** Its last answer had none: it gets one lane. */
   #isLegacy = false;
   /** It has not answered a probe when there was time to. */
@@ -96,9 +99,8 @@ export class Peer implements MessageSource, LaneHost {
   #lanesUp = 0;
   /** Where changes of our map go: to one lane, so that they arrive in order. */
   #mapLane: Lane | null = null;
-  /** While nothing is agreed: which lane's connection lane 0 has, or had, and where those of others were left. */
-  #residue = -1;
-  readonly #expected = new Map<number, { readonly hi: number; readonly lo: number }>();
+  /** While nothing is agreed with a peer that dials: what is made of the numbers that come on lane 0. */
+  #contact: FirstContact | null = null;
   #heldBytes = 0;
   #paused = false;
   #isClosing = false;
@@ -111,6 +113,7 @@ export class Peer implements MessageSource, LaneHost {
     this.#handshake = new Handshake(node.genNum, node.lanes);
     this.shelf = new ChunkShelf(node.pool, node.runtime.releases);
     this.lanes.push(new Lane(node, this, 0));
+    this.#makeContact(this.#handshake.offered);
   }
 
   /** Lanes agreed with the peer; 0 while unknown. */
@@ -214,6 +217,8 @@ export class Peer implements MessageSource, LaneHost {
     if (this.#paused) return;
     this.#paused = true;
     this.#node.paused(this);
+    // Else no probe would be read either, ever.
+    this.#contact?.decide(true);
   }
 
   /** Reads again, and returns true, if neither bound holds it back any more. */
@@ -231,6 +236,7 @@ export class Peer implements MessageSource, LaneHost {
     for (const { channel } of this.#waiting.splice(0)) channel.reset();
     this.#timer?.cancel();
     this.#timer = null;
+    this.#contact?.decide(true);
     this.#paused = false;
     for (const lane of this.lanes) lane.shutdown();
   }
@@ -238,7 +244,13 @@ export class Peer implements MessageSource, LaneHost {
   // --- for its lanes ---
 
   deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {
-    this.#node.deliver(this, sport, dport, buffer, offset, length);
+    if (this.#contact?.isHolding) this.#contact.hold({ sport, dport, payload: { buffer, offset, length } });
+    else this.#node.deliver(this, sport, dport, buffer, offset, length);
+  }
+
+  pinged(lane: Lane, sport: number): void {
+    if (this.#contact?.isHolding) this.#contact.hold({ sport, dport: 0, payload: null });
+    else lane.connection.ping(sport, this.map.congested(sport));
   }
 
   congestion(map: Uint8Array): void {
@@ -253,7 +265,7 @@ export class Peer implements MessageSource, LaneHost {
     if (lane.index > 0) this.#node.runtime.defer(() => this.#first.look());
     const next = this.#waiting.find(({ channel }) => this.#laneOf(channel) === lane);
     if (next === undefined) return null;
-    this.#comes(next.channel, true);
+    this.#contact?.comesFrom(next.channel.remotePort);
     this.#waiting = this.#waiting.filter((other) => other !== next);
     return {
       channel: next.channel,
@@ -277,7 +289,7 @@ export class Peer implements MessageSource, LaneHost {
 
   /** Not on a connection that is another lane's by its port, and stands in for lane 0 until the peer has said how many it has. */
   mayResend(lane: Lane): boolean {
-    return lane.index > 0 || this.#settledLanes > 0 || this.#residue <= 0 || this.#expected.size === 0;
+    return lane.index > 0 || this.#contact === null || !this.#contact.isOneOfSeveral;
   }
 
   /** As long as there is nothing to be said, once for all lanes is enough. */
@@ -308,7 +320,8 @@ export class Peer implements MessageSource, LaneHost {
       connection.endLate(this.#node.runtime.now());
       return;
     }
-    this.#showsSportIdx = news.hasSportIdx;
+    this.#hasSeveralLanes = news.hasSeveralLanes;
+    this.#contact?.decide(news.hasSeveralLanes);
     if (news.hasRestarted) this.#restarted(lane);
     if (isPing) {
       connection.answer(news.hasSportIdx ? this.#handshake.full : this.#handshake.single);
@@ -317,6 +330,8 @@ export class Peer implements MessageSource, LaneHost {
   }
 
   unanswered(lane: Lane): void {
+    // The answer is behind what the peer has to repeat.
+    if (this.#contact?.isHolding) return;
     this.#isMute = true;
     if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
     else this.#open(lane);
@@ -380,14 +395,7 @@ export class Peer implements MessageSource, LaneHost {
     if (this.#spreadOver !== lanes) this.#spread(lanes);
     this.#settledLanes = lanes;
     this.#open(first);
-    const { channel } = first;
-    if (!this.dials && channel !== null) this.#place(first, channel.remotePort, lanes);
-    for (const [residue, seq] of this.#expected) {
-      const isOther = lanes > 1 && residue !== this.#residue;
-      if (isOther) this.lanes[residue % lanes]?.connection.receiver.expect(seq);
-    }
-    this.#expected.clear();
-    this.#residue = -1;
+    if (!this.dials) this.#place(first, (first.channel?.remotePort ?? 0) % lanes);
     for (const lane of this.lanes) {
       if (lane.index > 0 && lane.index < lanes && this.dials)
         lane.connection.keepUp(this.#node.runtime.now());
@@ -397,34 +405,30 @@ export class Peer implements MessageSource, LaneHost {
   }
 
   /**
-   * The connection that came first may be another lane's: lane 0 is to come (rds_tcp_conn_slots_available). Nothing is known of
-   * that lane yet, so it is this one by another number: what it has received comes again on that lane's next connection.
+   * Lanes are agreed, and the connection that came first is that of lane `index`: if not 0, lane 0 is to come
+   * (rds_tcp_conn_slots_available). While the others are new the two lanes change places; else the connection ends, and comes again.
    */
-  #place(first: Lane, port: number, lanes: number): void {
-    const index = port % lanes;
-    if (index === 0) return;
+  #place(first: Lane, index: number): void {
     const other = this.lanes[index] as Lane;
     const isNew = this.lanes.every(({ connection: { state, sender, receiver } }, i) => {
       if (i === 0) return true;
-      const { hi, lo } = receiver.nextSeq;
+      const { hi, lo } = receiver.rule.next;
       return state === 'down' && !sender.hasUnacked && hi === 0 && lo === 0;
     });
-    if (!isNew) {
-      const now = this.#node.runtime.now();
-      const ownSeq = this.#expected.get(0);
-      if (ownSeq === undefined || this.#residue % lanes !== index) {
-        first.connection.drop(now, 'the connection belongs to another lane');
-        return;
-      }
-      other.connection.receiver.expect(first.connection.receiver.nextSeq);
-      first.connection.endMisplaced(now, ownSeq);
-      return;
+    const { receiver } = first.connection;
+    const rules = this.#contact?.lanes(this.#settledLanes, index) ?? new Map([[index, receiver.rule]]);
+    this.#contact = null;
+    if (index > 0 && isNew) {
+      this.lanes[0] = other;
+      this.lanes[index] = first;
+      other.index = 0;
+      first.index = index;
+      this.#spread(this.#settledLanes);
     }
-    this.lanes[0] = other;
-    this.lanes[index] = first;
-    other.index = 0;
-    first.index = index;
-    this.#spread(lanes);
+    for (const [i, rule] of rules) (this.lanes[i] as Lane).connection.receiver.rule = rule;
+    if (index === 0 || isNew) return;
+    receiver.rule = other.connection.receiver.rule;
+    first.connection.endMisplaced(this.#node.runtime.now(), rules.get(0) ?? new Expectation());
   }
 
   #open(lane: Lane): void {
@@ -455,10 +459,11 @@ export class Peer implements MessageSource, LaneHost {
       connection.sender.generationChanged();
       // First read what the dead one had said: its numbers must not be expected of the new one.
       if (other !== lane) connection.abandon(now, 'the peer restarted');
-      connection.receiver.forgetSequence();
+      connection.numberAfresh();
       other.arm();
     }
     this.#isAbandoning = false;
+    this.#makeContact(this.#handshake.offered);
     if (lane.index > 0) lane.connection.drop(now, 'the peer restarted');
     else lane.connection.unsettle(now);
   }
@@ -474,7 +479,7 @@ export class Peer implements MessageSource, LaneHost {
       waiting.lane = lane;
       if (verdict !== 'wait') this.#waiting = this.#waiting.filter((other) => other !== waiting);
       if (verdict === 'adopt') {
-        this.#comes(waiting.channel, this.#waiting.length > 0);
+        this.#contact?.comesFrom(waiting.channel.remotePort);
         lane.adopt(waiting.channel);
       } else if (verdict === 'reset') waiting.channel.reset();
       lane.arm();
@@ -482,21 +487,22 @@ export class Peer implements MessageSource, LaneHost {
     this.#armTimer();
   }
 
-  /**
-   * A connection comes to lane 0 while nothing is agreed. If it has shown SPORT_IDX, or others were there at the same time, they are the lanes of a peer that
-   * knows us from before, each with its own numbers; if not, it is the one lane of a peer that has lost its former connection.
-   */
-  #comes({ remotePort }: Channel, hasCompany: boolean): void {
-    if (this.#settledLanes !== 0) return;
-    const residue = remotePort % LANES_MAX;
-    const { receiver } = this.#first.connection;
-    // One that was never offered several can only be replacing its connection, whoever else waits.
-    const hasLanes = this.#showsSportIdx ?? (hasCompany && this.#handshake.offered > 1);
-    if (this.#residue >= 0 && residue !== this.#residue && hasLanes) {
-      this.#expected.set(this.#residue, receiver.nextSeq);
-      receiver.expect(this.#expected.get(residue) ?? { hi: 0, lo: 0 });
-    }
-    this.#residue = residue;
+  /** Nothing is agreed, from now on: every connection is taken for one of `lanes`, or for the only one. */
+  #makeContact(lanes: number): void {
+    // A peer that is dialled, or was never offered several, has one at a time.
+    if (this.dials || this.#handshake.offered === 1) return;
+    const { counters, runtime } = this.#node;
+    const first = this.#first;
+    const contact = new FirstContact({ source: this, lanes, hasSeveral: this.#hasSeveralLanes }, counters, {
+      timer: runtime.timer,
+      pass: ({ sport, dport, payload }) => {
+        if (payload === null) first.connection.ping(sport, this.map.congested(sport));
+        else this.#node.deliver(this, sport, dport, payload.buffer, payload.offset, payload.length);
+      },
+    });
+    if (first.channel !== null) contact.comesFrom(first.channel.remotePort);
+    first.connection.receiver.rule = contact;
+    this.#contact = contact;
   }
 
   /** The lane of an inbound connection; null while that is not to be said. */
@@ -527,10 +533,11 @@ export class Peer implements MessageSource, LaneHost {
     if (oldest === undefined || this.lanes.some(({ connection }) => !connection.isAway)) return;
     if (this.#node.runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
     // Whichever comes first now takes the place of lane 0; if it is still another lane's, it has that lane's numbers.
-    if (this.#settledLanes > 1) {
-      for (const { index, connection } of this.lanes) this.#expected.set(index, connection.receiver.nextSeq);
-      this.#residue = 0;
-    }
+    const left = this.lanes
+      .slice(0, this.#settledLanes)
+      .map(({ connection }) => connection.receiver.rule.next);
+    if (left.length > 0) this.#makeContact(left.length);
+    for (const [index, next] of left.entries()) this.#contact?.seed(index, next);
     this.#settledLanes = 0;
     this.#route();
   }

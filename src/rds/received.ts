@@ -24,7 +24,19 @@ export interface MessageSource {
 }
 
 /** What a waiting message costs beyond its buffer, so that empty ones are bounded, too. */
-const MESSAGE_OVERHEAD_BYTES = 64;
+export const MESSAGE_OVERHEAD_BYTES = 64;
+
+/** A message in `buffer` waits: the whole buffer is held while any in it does. */
+export function holdBuffer(source: MessageSource, buffer: ReceiveBuffer): void {
+  buffer.queuedMessages += 1;
+  source.held(MESSAGE_OVERHEAD_BYTES + (buffer.queuedMessages === 1 ? buffer.bytes.byteLength : 0));
+}
+
+/** It does not wait any more. */
+export function releaseBuffer(source: MessageSource, buffer: ReceiveBuffer): void {
+  buffer.queuedMessages -= 1;
+  source.held(-MESSAGE_OVERHEAD_BYTES - (buffer.queuedMessages === 0 ? buffer.bytes.byteLength : 0));
+}
 
 /** How much of a message the program has room for, and what recvmsg(2) says of it. */
 interface Shown {
@@ -129,20 +141,16 @@ export class RdsMessage {
     return this.#shown === null ? this.fullLength : this.#shown.dataLength;
   }
 
-  /** For the receive queue: the message waits there. Its whole buffer is held while any message in it waits. */
+  /** For the receive queue: the message waits there. */
   entered(): void {
     this.#state = 'queued';
-    const buffer = this.#buffer;
-    buffer.queuedMessages += 1;
-    this.#source.held(MESSAGE_OVERHEAD_BYTES + (buffer.queuedMessages === 1 ? buffer.bytes.byteLength : 0));
+    holdBuffer(this.#source, this.#buffer);
   }
 
   /** It was read, or discarded. */
   left(): void {
     this.#state = 'read';
-    const buffer = this.#buffer;
-    buffer.queuedMessages -= 1;
-    this.#source.held(-MESSAGE_OVERHEAD_BYTES - (buffer.queuedMessages === 0 ? buffer.bytes.byteLength : 0));
+    releaseBuffer(this.#source, this.#buffer);
   }
 }
 

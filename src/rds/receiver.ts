@@ -12,16 +12,14 @@
  * Between two turns of reading a lane keeps no chunk (rest()), but for the beginning of a message of some size. What it keeps is charged to
  * the peer like messages that wait: else many lanes, with a part of a message each, would hold memory that nobody counts.
  *
- * Rules (rds_tcp_data_recv, rds_recv_incoming): flags == CONG_BITMAP exactly is a map; a message with a lower number than
- * expected is a duplicate only if it carries RETRANSMITTED; any other sets the expectation, even backwards; a hole
- * is normal. Unlike the kernel, h_len is bounded, and headers from port 0 to port 0 do not touch the expectation (they
- * are what surplus bytes of a map from a host with large pages look like).
+ * Rules (rds_tcp_data_recv): flags == CONG_BITMAP exactly is a map; what has come before is dropped (sequence.ts). Unlike the
+ * kernel, h_len is bounded, and headers from port 0 to port 0 do not touch the numbers (they are what surplus bytes of a map from
+ * a host with large pages look like).
  */
 import type { ReleaseQueue } from '../core/releases.ts';
 import {
   CONG_BITMAP,
   classify,
-  compareSeq,
   dport as dportOf,
   flags as flagsOf,
   HEADER_BYTES,
@@ -35,6 +33,7 @@ import {
 import { CONG_MAP_BYTES } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
 import { type BufferPool, CHUNK_BYTES, ChunkShelf, READ_BYTES_MIN, ReceiveBuffer } from './memory.ts';
+import { Expectation, type SequenceRule } from './sequence.ts';
 
 export interface ReceiverHost {
   /** A whole map of 8192 bytes, valid during the call. */
@@ -76,6 +75,8 @@ interface BigMessage {
 export class LaneReceiver {
   /** The last filled() completed a message in a buffer of its own. */
   deliveredLarge = false;
+  /** It outlives connections. The peer exchanges it when what comes turns out to be another lane's. */
+  rule: SequenceRule = new Expectation();
   readonly #host: ReceiverHost;
   readonly #pool: BufferPool;
   readonly #releases: ReleaseQueue;
@@ -89,8 +90,6 @@ export class LaneReceiver {
   #fill = 0;
   #big: BigMessage | null = null;
   #skip = 0;
-  #nextHi = 0;
-  #nextLo = 0;
 
   constructor(
     host: ReceiverHost,
@@ -121,11 +120,6 @@ export class LaneReceiver {
     const bytes = this.#kept ?? (this.#chunk as ReceiveBuffer).bytes;
     const whole = HEADER_BYTES + payloadLength(bytes, this.#kept === null ? this.#pos : 0);
     return { headerBytes: 0, payloadBytes: Math.max(0, whole - partial) };
-  }
-
-  /** The next number expected. */
-  get nextSeq(): { hi: number; lo: number } {
-    return { hi: this.#nextHi >>> 0, lo: this.#nextLo };
   }
 
   /** Memory is held for a message that has begun: reading the rest of it takes no more. */
@@ -231,17 +225,6 @@ export class LaneReceiver {
     this.rest();
   }
 
-  /** The peer restarted and numbers afresh. */
-  forgetSequence(): void {
-    this.expect({ hi: 0, lo: 0 });
-  }
-
-  /** What comes is of another lane, which was left at this number. */
-  expect({ hi, lo }: { readonly hi: number; readonly lo: number }): void {
-    this.#nextHi = hi;
-    this.#nextLo = lo;
-  }
-
   close(): void {
     this.reset();
   }
@@ -338,16 +321,10 @@ export class LaneReceiver {
     }
   }
 
-  /** Applies the sequence rule: true to drop, else the expectation moves. */
   #isDuplicate(hi: number, lo: number, flagged: boolean): boolean {
-    if (flagged && compareSeq(hi, lo, this.#nextHi, this.#nextLo) < 0) {
-      this.#counters.recv_drop_old_seq += 1;
-      return true;
-    }
-    this.#nextLo = (lo + 1) >>> 0;
-    // Not cut to 32 bits: behind the last number of all comes one that all are below, so that a duplicate of it is one.
-    this.#nextHi = this.#nextLo === 0 ? hi + 1 : hi;
-    return false;
+    const isDuplicate = this.rule.isDuplicate(hi, lo, flagged);
+    if (isDuplicate) this.#counters.recv_drop_old_seq += 1;
+    return isDuplicate;
   }
 
   /** Sees to it that the message that has begun fits behind `pos`, and that a read is worth its call. */

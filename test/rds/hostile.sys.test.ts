@@ -169,7 +169,7 @@ for (const role of ['smaller', 'larger'] as const) {
         const headers = Math.floor(65_536 / HEADER_BYTES);
         await until('the zeros are read', () => moved(since, 'recv_ignored')[0] === headers);
         const { receiver } = victim.node.peer(hostile.address)!.lanes[0]!.connection;
-        assert.deepEqual(receiver.nextSeq, { hi: 0, lo: 42 });
+        assert.deepEqual(receiver.rule.next, { hi: 0, lo: 42 });
         assert.deepEqual(moved(since, 'send_pong', 'recv_ping'), [0, 0]);
         assert.ok(!connection.kinds.includes('pong'));
 

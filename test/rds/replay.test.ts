@@ -238,7 +238,7 @@ describe('a message marked RETRANSMITTED', () => {
     // The other lane of the same capture goes on at number 5, unmarked: a lower number alone is no duplicate.
     driver.receive(splitMessages(connection(REBOOT, 57687).directions.client.bytes).messages[1]!.bytes);
     assert.equal(driver.counters.recv_drop_old_seq, 0);
-    assert.deepEqual(driver.connection.receiver.nextSeq, { hi: 0, lo: 6 });
+    assert.deepEqual(driver.connection.receiver.rule.next, { hi: 0, lo: 6 });
   });
 });
 

@@ -371,7 +371,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     if (this.handshake.read(bytes, offset).hasRestarted) {
       this.counters.peer_restarts += 1;
       connection.sender.generationChanged();
-      connection.receiver.forgetSequence();
+      connection.numberAfresh();
       connection.unsettle(this.nowMs);
     }
     if (isPing) connection.answer(this.handshake.single);
