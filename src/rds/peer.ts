@@ -11,8 +11,8 @@
  *   lanes are dialled, and taken, while lane 0 is settled: so they never belong to an earlier process than it does.
  * - A peer with another generation number has restarted. Its other connections are those of the dead process, and end; the
  *   number of lanes is settled anew.
- * - Inbound connections wait here, a few per peer, while their lane is busy or not known: nothing that may hold data is reset.
- *   While nothing is agreed all of them take the place of lane 0, one after the other (first-contact.ts).
+ * - Inbound connections wait while their lane is busy or not known (stash.ts). While nothing is agreed all of them take the place of
+ *   lane 0, one after the other (first-contact.ts).
  *
  * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the node. Over
  * either no lane of the peer is read any more, and TCP holds it back; congestion maps are meant to do so first.
@@ -21,13 +21,14 @@ import { sport } from '../wire/rds.ts';
 import { countRefusal, refusalTexts } from './admission.ts';
 import { PeerMap } from './congestion.ts';
 import { FirstContact } from './first-contact.ts';
-import { HANDSHAKE_TIMEOUT_MS, Handshake, type ProbeNews } from './handshake.ts';
+import { Handshake, type ProbeNews } from './handshake.ts';
 import { Lane, type LaneHost, type LaneNode } from './lane.ts';
 import { ChunkShelf, type ReceiveBuffer } from './memory.ts';
 import type { MessageSource } from './received.ts';
 import type { Run, SendOwner } from './run.ts';
 import { Expectation } from './sequence.ts';
-import type { Channel, Timer } from './transport.ts';
+import { Stash, type StashHost } from './stash.ts';
+import type { Channel } from './transport.ts';
 
 /** What a peer needs of its node. */
 export interface PeerNode extends LaneNode {
@@ -55,19 +56,7 @@ export interface PeerNode extends LaneNode {
   peerClosed(peer: Peer): void;
 }
 
-/** Connections that wait for a lane that is busy. */
-const WAITING_PER_LANE_MAX = 4;
-/** One that is not of lane 0 waits so long for lane 0. Then the peer is taken for one that knows nothing of lanes. */
-const LANE_0_TIMEOUT_MS = 5000;
-
-interface Waiting {
-  readonly channel: Channel;
-  readonly sinceMs: number;
-  /** This lane knows of it, and takes it when it is free. */
-  lane: Lane | null;
-}
-
-export class Peer implements MessageSource, LaneHost {
+export class Peer implements MessageSource, LaneHost, StashHost {
   readonly address: string;
   /** This side's address is the smaller one. */
   readonly dials: boolean;
@@ -82,20 +71,7 @@ export class Peer implements MessageSource, LaneHost {
   #settledLanes = 0;
   /** Lanes that sockets are spread over. */
   #spreadOver = 1;
-  /** The peer was told on this connection of lane 0 how many lanes are offered; has shown that it knows. */
-  #isOfferTold = false;
-  #isOfferKnown = false;
-  /** The probe that is on its way tells it. */
-  #probedInFull = false;
-  /** By its last probe; null before the first. */
-  #hasSeveralLanes: boolean | null = null;
-  /** Its last answer had none: it gets one lane. */
-  #isLegacy = false;
-  /** It has not answered a probe when there was time to. */
-  #isMute = false;
-  /** Oldest first. */
-  #waiting: Waiting[] = [];
-  #timer: Timer | null = null;
+  readonly #stash: Stash;
   #lanesUp = 0;
   /** Where changes of our map go: to one lane, so that they arrive in order. */
   #mapLane: Lane | null = null;
@@ -110,9 +86,10 @@ export class Peer implements MessageSource, LaneHost {
     this.#node = node;
     this.address = address;
     this.dials = dials;
-    this.#handshake = new Handshake(node.genNum, node.lanes);
+    this.#handshake = new Handshake(node.genNum, node.lanes, dials);
     this.shelf = new ChunkShelf(node.pool, node.runtime.releases);
     this.lanes.push(new Lane(node, this, 0));
+    this.#stash = new Stash(this, node.runtime);
     this.#makeContact(this.#handshake.offered);
   }
 
@@ -186,19 +163,10 @@ export class Peer implements MessageSource, LaneHost {
       this.#first.arm();
       return;
     }
-    // By source port, whatever lane that turns out to be: those of one lane must not keep out another's, lane 0's least of all.
-    const { offered } = this.#handshake;
-    const alike = this.#waiting.filter(
-      (other) => (other.channel.remotePort - channel.remotePort) % offered === 0,
-    );
-    if (alike.length >= WAITING_PER_LANE_MAX) {
-      countRefusal(this.#node.counters, 'waiting');
-      this.#node.warn('connection refused', this.address, refusalTexts.waiting);
-      channel.reset();
-      return;
-    }
-    this.#waiting.push({ channel, sinceMs: this.#node.runtime.now(), lane: null });
-    this.#route();
+    if (this.#stash.add(channel, this.#handshake.offered)) return;
+    countRefusal(this.#node.counters, 'waiting');
+    this.#node.warn('connection refused', this.address, refusalTexts.waiting);
+    channel.reset();
   }
 
   /** Memory of messages that wait to be read changed. */
@@ -233,9 +201,7 @@ export class Peer implements MessageSource, LaneHost {
   /** Ends every lane: drains the connections, then closed. */
   shutdown(): void {
     this.#isClosing = true;
-    for (const { channel } of this.#waiting.splice(0)) channel.reset();
-    this.#timer?.cancel();
-    this.#timer = null;
+    this.#stash.close();
     this.#contact?.decide(true);
     this.#paused = false;
     for (const lane of this.lanes) lane.shutdown();
@@ -263,14 +229,7 @@ export class Peer implements MessageSource, LaneHost {
   takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null {
     // It may have something to say, which lane 0 must see to: nobody else dials, or pokes. When this one is down in earnest.
     if (lane.index > 0) this.#node.runtime.defer(() => this.#first.look());
-    const next = this.#waiting.find(({ channel }) => this.#laneOf(channel) === lane);
-    if (next === undefined) return null;
-    this.#contact?.comesFrom(next.channel.remotePort);
-    this.#waiting = this.#waiting.filter((other) => other !== next);
-    return {
-      channel: next.channel,
-      more: this.#waiting.some((other) => other.lane === lane),
-    };
+    return this.#stash.take(lane);
   }
 
   mayDial(lane: Lane): boolean {
@@ -297,18 +256,12 @@ export class Peer implements MessageSource, LaneHost {
     return lane.index === 0 || this.mapVersion > 0 || !this.#node.localMap.isEmpty;
   }
 
-  /** The first probe of a connection says nothing of lanes, except to a peer that is known to have but one. */
   opening(lane: Lane): Uint8Array {
-    if (lane.index === 0) {
-      this.#isOfferTold = false;
-      this.#probedInFull = false;
-      if (this.generation === 0) this.#isOfferKnown = false;
-    }
-    return this.#isLegacy ? this.#handshake.single : this.#handshake.neutral;
+    return this.#handshake.opening(lane.index === 0);
   }
 
   patienceMs(): number {
-    return this.#isMute ? 0 : HANDSHAKE_TIMEOUT_MS;
+    return this.#handshake.patienceMs;
   }
 
   probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void {
@@ -320,19 +273,16 @@ export class Peer implements MessageSource, LaneHost {
       connection.endLate(this.#node.runtime.now());
       return;
     }
-    this.#hasSeveralLanes = news.hasSeveralLanes;
-    this.#contact?.decide(news.hasSeveralLanes);
+    this.#contact?.decide(this.#handshake.hasSeveralLanes === true);
     if (news.hasRestarted) this.#restarted(lane);
-    if (isPing) {
-      connection.answer(news.hasSportIdx ? this.#handshake.full : this.#handshake.single);
-      if (news.hasSportIdx && lane.index === 0) this.#isOfferTold = true;
-    } else if (connection.answered()) this.#answered(lane, news);
+    if (isPing) connection.answer(this.#handshake.pong(news, lane.index === 0));
+    else if (connection.answered()) this.#answered(lane, news);
   }
 
   unanswered(lane: Lane): void {
     // The answer is behind what the peer has to repeat.
     if (this.#contact?.isHolding) return;
-    this.#isMute = true;
+    this.#handshake.unanswered();
     if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
     else this.#open(lane);
   }
@@ -354,37 +304,18 @@ export class Peer implements MessageSource, LaneHost {
   }
 
   /** Our probe was answered: `news` is what the peer offers. */
-  #answered(lane: Lane, { lanes, hasSportIdx }: ProbeNews): void {
-    this.#isMute = false;
-    this.#isLegacy = !hasSportIdx;
+  #answered(lane: Lane, news: ProbeNews): void {
+    const isLane0 = lane.index === 0;
+    this.#handshake.answered(news, isLane0);
     const { connection } = lane;
-    if (lane.index === 0 && this.#probedInFull) {
-      this.#probedInFull = false;
-      this.#isOfferKnown = true;
-    }
     if (connection.settled) {
       // It came late, and says something else: agree on that, behind what was sent meanwhile.
-      if (lane.index === 0 && lanes !== this.#settledLanes) connection.unsettle(this.#node.runtime.now());
-      return;
-    }
-    if (lane.index > 0) {
-      this.#open(lane);
-      return;
-    }
-    if (!hasSportIdx) {
-      // Whatever it has heard from others at this address: one lane.
-      if (this.#spreadOver > 1 || this.#settledLanes === 0) connection.sendProbe(this.#handshake.single);
-    } else if (lanes > 1 && !this.#isOfferKnown) {
-      const mustKnow = this.dials || !this.#isOfferTold;
-      if (mustKnow) {
-        this.#isOfferTold = true;
-        this.#probedInFull = true;
-        connection.sendProbe(this.#handshake.full);
-      }
-      // A kernel that does not know yet takes a second connection for a stray one, and stops accepting while it is there.
-      if (this.dials) return;
-    }
-    this.#settle(lanes);
+      if (isLane0 && news.lanes !== this.#settledLanes) connection.unsettle(this.#node.runtime.now());
+    } else if (isLane0) {
+      const { tell, isAgreed } = this.#handshake.next(news, this.#settledLanes > 0 && this.#spreadOver === 1);
+      if (tell !== null) connection.sendProbe(tell);
+      if (isAgreed) this.#settle(news.lanes);
+    } else this.#open(lane);
   }
 
   /** So many lanes it is, with this generation of the peer. */
@@ -401,7 +332,7 @@ export class Peer implements MessageSource, LaneHost {
         lane.connection.keepUp(this.#node.runtime.now());
       lane.look();
     }
-    this.#route();
+    this.#stash.route();
   }
 
   /**
@@ -450,9 +381,7 @@ export class Peer implements MessageSource, LaneHost {
     const now = this.#node.runtime.now();
     this.#node.counters.peer_restarts += 1;
     this.#settledLanes = 0;
-    this.#isOfferTold = false;
-    this.#probedInFull = false;
-    this.#isOfferKnown = false;
+    this.#handshake.restarted();
     this.#isAbandoning = true;
     for (const other of this.lanes) {
       const { connection } = other;
@@ -468,45 +397,31 @@ export class Peer implements MessageSource, LaneHost {
     else lane.connection.unsettle(now);
   }
 
-  /** Leads the connections that wait to their lanes. */
-  #route(): void {
-    const now = this.#node.runtime.now();
-    for (const waiting of [...this.#waiting]) {
-      const lane = this.#laneOf(waiting.channel);
-      if (lane === null || !this.#waiting.includes(waiting)) continue;
-      if (lane === waiting.lane && lane.connection.state !== 'down') continue;
-      const verdict = lane.connection.accepted(now);
-      waiting.lane = lane;
-      if (verdict !== 'wait') this.#waiting = this.#waiting.filter((other) => other !== waiting);
-      if (verdict === 'adopt') {
-        this.#contact?.comesFrom(waiting.channel.remotePort);
-        lane.adopt(waiting.channel);
-      } else if (verdict === 'reset') waiting.channel.reset();
-      lane.arm();
-    }
-    this.#armTimer();
-  }
-
   /** Nothing is agreed, from now on: every connection is taken for one of `lanes`, or for the only one. */
   #makeContact(lanes: number): void {
     // A peer that is dialled, or was never offered several, has one at a time.
     if (this.dials || this.#handshake.offered === 1) return;
     const { counters, runtime } = this.#node;
     const first = this.#first;
-    const contact = new FirstContact({ source: this, lanes, hasSeveral: this.#hasSeveralLanes }, counters, {
-      timer: runtime.timer,
-      pass: ({ sport, dport, payload }) => {
-        if (payload === null) first.connection.ping(sport, this.map.congested(sport));
-        else this.#node.deliver(this, sport, dport, payload.buffer, payload.offset, payload.length);
+    const contact = new FirstContact(
+      { source: this, lanes, hasSeveral: this.#handshake.hasSeveralLanes },
+      counters,
+      {
+        timer: runtime.timer,
+        pass: ({ sport, dport, payload }) => {
+          if (payload === null) first.connection.ping(sport, this.map.congested(sport));
+          else this.#node.deliver(this, sport, dport, payload.buffer, payload.offset, payload.length);
+        },
       },
-    });
+    );
     if (first.channel !== null) contact.comesFrom(first.channel.remotePort);
     first.connection.receiver.rule = contact;
     this.#contact = contact;
   }
 
-  /** The lane of an inbound connection; null while that is not to be said. */
-  #laneOf({ remotePort }: Channel): Lane | null {
+  // --- for its stash ---
+
+  laneOf({ remotePort }: Channel): Lane | null {
     const first = this.#first;
     const lanes = this.#settledLanes;
     if (lanes === 0) {
@@ -519,19 +434,11 @@ export class Peer implements MessageSource, LaneHost {
     return first.connection.settled ? (this.lanes[index] as Lane) : null;
   }
 
-  #armTimer(): void {
-    if (this.#timer !== null || this.#waiting.length === 0) return;
-    this.#timer = this.#node.runtime.timer(() => {
-      this.#timer = null;
-      this.#waitedForLane0();
-      this.#armTimer();
-    }, LANE_0_TIMEOUT_MS);
+  comes({ remotePort }: Channel): void {
+    this.#contact?.comesFrom(remotePort);
   }
 
-  #waitedForLane0(): void {
-    const [oldest] = this.#waiting;
-    if (oldest === undefined || this.lanes.some(({ connection }) => !connection.isAway)) return;
-    if (this.#node.runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
+  waitedForLane0(): void {
     // Whichever comes first now takes the place of lane 0; if it is still another lane's, it has that lane's numbers.
     const left = this.lanes
       .slice(0, this.#settledLanes)
@@ -539,7 +446,6 @@ export class Peer implements MessageSource, LaneHost {
     if (left.length > 0) this.#makeContact(left.length);
     for (const [index, next] of left.entries()) this.#contact?.seed(index, next);
     this.#settledLanes = 0;
-    this.#route();
   }
 
   get #first(): Lane {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import fc from 'fast-check';
 import { ZerotxError } from '../../src/core/errors.ts';
-import { Handshake } from '../../src/rds/handshake.ts';
+import { HANDSHAKE_TIMEOUT_MS, Handshake } from '../../src/rds/handshake.ts';
 import { dialFromLane, groupsOf } from '../../src/rds/source-port.ts';
 import { EXTHDR_BYTES } from '../../src/wire/rds.ts';
 import { encodeExtensions, type ProbeExtensions, parseExtensions } from '../../src/wire/rds-exthdr.ts';
@@ -34,6 +34,80 @@ describe('what we say', () => {
     const { neutral, single, full } = new Handshake(GEN, 1);
     assert.deepEqual([neutral, full], [single, single]);
     assert.equal(parseExtensions(neutral, 0).npaths, 1);
+  });
+});
+
+describe('what follows from an answer', () => {
+  const answers = {
+    lanes8: { npaths: 8, sportIdx: true },
+    lanes1: { npaths: 1, sportIdx: true },
+    legacy: { npaths: 8 },
+  };
+
+  /** What is told and whether lanes are agreed, for one answer on lane 0 after the other. */
+  function steps(dials: boolean, said: readonly (keyof typeof answers | 'ping')[], hadOne = false): string[] {
+    const handshake = new Handshake(GEN, 8, dials);
+    handshake.opening(true);
+    const names = new Map([
+      [handshake.single, 'single'],
+      [handshake.full, 'full'],
+    ]);
+    return said.map((name) => {
+      const news = handshake.read(area({ genNum: 7, ...answers[name === 'ping' ? 'lanes8' : name] }), 0);
+      if (name === 'ping') return names.get(handshake.pong(news, true)) ?? 'neutral';
+      handshake.answered(news, true);
+      const { tell, isAgreed } = handshake.next(news, hadOne);
+      return `${tell === null ? 'nothing' : names.get(tell)}, ${isAgreed ? 'agreed' : 'not yet'}`;
+    });
+  }
+
+  for (const [what, dials, said, hadOne, expected] of [
+    [
+      'a dialler settles when the peer has shown that it knows',
+      true,
+      ['lanes8', 'lanes8'],
+      false,
+      ['full, not yet', 'nothing, agreed'],
+    ],
+    ['whoever is dialled tells it, and need not wait', false, ['lanes8'], false, ['full, agreed']],
+    [
+      'and not twice, if its pong has told already',
+      false,
+      ['ping', 'lanes8'],
+      false,
+      ['full', 'nothing, agreed'],
+    ],
+    ['one lane needs no more words', true, ['lanes1'], false, ['nothing, agreed']],
+    ['a peer without SPORT_IDX is told one, whatever it names', true, ['legacy'], false, ['single, agreed']],
+    ['unless one was agreed before', false, ['legacy'], true, ['nothing, agreed']],
+  ] as const) {
+    it(what, () => assert.deepEqual(steps(dials, said, hadOne), expected));
+  }
+
+  it('a peer that has one lane is told so at once on the next connection; lane 0 alone begins anew', () => {
+    const handshake = new Handshake(GEN, 8, true);
+    assert.equal(handshake.opening(true), handshake.neutral);
+    handshake.answered(handshake.read(area({ npaths: 8 }), 0), true);
+    assert.equal(handshake.opening(true), handshake.single);
+    const several = handshake.read(area(answers.lanes8), 0);
+    handshake.answered(several, true);
+    assert.equal(handshake.opening(true), handshake.neutral);
+    assert.equal(handshake.next(several, false).tell, handshake.full);
+    assert.equal(handshake.opening(false), handshake.neutral);
+    handshake.answered(several, true);
+    assert.deepEqual(handshake.next(several, false), { tell: null, isAgreed: true });
+    handshake.restarted();
+    assert.equal(handshake.next(several, false).isAgreed, false);
+  });
+
+  it('a peer that was mute is not waited for again, until it answers', () => {
+    const handshake = new Handshake(GEN, 8, true);
+    const waits = [handshake.patienceMs];
+    handshake.unanswered();
+    waits.push(handshake.patienceMs);
+    handshake.answered(handshake.read(area(answers.lanes1), 0), false);
+    waits.push(handshake.patienceMs);
+    assert.deepEqual(waits, [HANDSHAKE_TIMEOUT_MS, 0, HANDSHAKE_TIMEOUT_MS]);
   });
 });
 
