@@ -1,5 +1,7 @@
 /** docs/api.md and docs/api-vhost.md are written by hand: what they name must exist, and what they list must be complete. */
 import assert from 'node:assert/strict';
+import { EventEmitter } from 'node:events';
+import { Duplex } from 'node:stream';
 import { test } from 'node:test';
 import * as main from '../src/index.ts';
 import { zerocopyCounters } from '../src/net/counters.ts';
@@ -15,6 +17,22 @@ const vhostPage = new ApiPage('api-vhost.md');
 /** Names that programs can see of a class, and of those that it is derived from in src/. */
 function members(classes: readonly { readonly prototype: object }[]): string[] {
   return classes.flatMap(({ prototype }) => Object.getOwnPropertyNames(prototype));
+}
+
+/** The classes between one of ours and the one of Node's that it is derived from. */
+function basesOf(
+  ours: { readonly prototype: object },
+  nodes: { readonly prototype: object },
+): { readonly prototype: object }[] {
+  const bases: { readonly prototype: object }[] = [];
+  for (
+    let prototype = Object.getPrototypeOf(ours.prototype);
+    prototype !== nodes.prototype;
+    prototype = Object.getPrototypeOf(prototype)
+  ) {
+    bases.push({ prototype });
+  }
+  return bases;
 }
 
 /** Names of what is exported, and of what it has; without what stands on another page or is for the library's own use. */
@@ -65,9 +83,7 @@ test('it has every class, limit, event, option and counter of zerotx/rds', () =>
 
 test('it has every function, class, member, option and counter of zerotx/net', () => {
   const classes = [net.TcpSocket, net.TcpServer, net.UdpSocket, net.Pool, net.Lease];
-  const bases = [net.TcpSocket, net.UdpSocket].map(
-    ({ prototype }) => Object.getPrototypeOf(prototype).constructor as { prototype: object },
-  );
+  const bases = [...basesOf(net.TcpSocket, Duplex), ...basesOf(net.UdpSocket, EventEmitter)];
   // Of the stream and of the class, not the program's; what describes prom-client; errors and counters stand in the first part.
   const internal = new Set(
     'constructor _write _writev _final _read _destroy Counter Gauge Histogram'.split(' '),

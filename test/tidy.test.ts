@@ -199,6 +199,7 @@ describe('calls', () => {
     'control',
     'control-line',
     'incoming',
+    'lending-duplex',
     'metrics',
     'pin-deadline',
     'server',

@@ -4,6 +4,7 @@ import { isIP } from 'node:net';
 import { checkOptionalBoolean, checkOptionalInteger, wrongType } from '../core/arguments.ts';
 import { nodeTypeError } from './node-errors.ts';
 import { checkPort, toPort } from './port.ts';
+import type { TcpSocketOptions } from './socket-settings.ts';
 
 export interface TcpConnectOptions {
   port?: number | string | undefined;
@@ -22,6 +23,9 @@ export interface TcpConnectOptions {
   /** Its addresses are not connected to: ERR_IP_BLOCKED. */
   blockList?: BlockList | undefined;
 }
+
+/** What connect() takes: where to, and what kind of socket. */
+export type ConnectOptions = TcpSocketOptions & TcpConnectOptions;
 
 export interface Normalized<T> {
   readonly options: T;

@@ -10,9 +10,8 @@
  * differences). Nothing is loaded before the first socket is made.
  */
 import { BlockList, isIP, isIPv4, isIPv6 } from 'node:net';
-import { normalizeArgs } from './connect-options.ts';
+import { type ConnectOptions, normalizeArgs } from './connect-options.ts';
 import { type ServerOptions, TcpServer } from './server.ts';
-import type { ConnectOptions } from './socket.ts';
 import { TcpSocket } from './socket.ts';
 
 export { type Next, ZerotxError } from '../core/errors.ts';
@@ -20,7 +19,7 @@ export type { HistogramSnapshot } from '../core/histogram.ts';
 export { StillLentError } from '../core/still-lent.ts';
 export type { Outcome } from '../core/ubuf.ts';
 export { channels, type FallbackMessage, type ReleaseMessage, type SocketMessage } from './channels.ts';
-export type { TcpConnectOptions } from './connect-options.ts';
+export type { ConnectOptions, TcpConnectOptions } from './connect-options.ts';
 export { type Control, type ControlOptions, openControl } from './control.ts';
 export {
   askSockets,
@@ -29,9 +28,10 @@ export {
   type SocketsAnswer,
   type StatsAnswer,
 } from './control-client.ts';
-export { type ControlSocket, controlSockets } from './control-folder.ts';
+export { type ControlFolder, type ControlSocket, controlFolders, controlSockets } from './control-folder.ts';
 export { COPY_CAUSES, type CopyCause } from './counters.ts';
 export { Lease } from './lease.ts';
+export type { WritableChunk } from './lending-duplex.ts';
 export { collectMetrics, type MetricsOptions, type PromClient } from './metrics.ts';
 export type { ZerocopyMode } from './policy.ts';
 export { Pool, type PoolOptions } from './pool.ts';
@@ -45,16 +45,12 @@ export {
   TcpServer,
   TcpServer as Server,
 } from './server.ts';
-export {
-  type ConnectOptions,
-  TcpSocket,
-  TcpSocket as Socket,
-  type TcpSocketOptions,
-  type WritableChunk,
-} from './socket.ts';
+export { TcpSocket, TcpSocket as Socket } from './socket.ts';
+export type { TcpSocketOptions } from './socket-settings.ts';
 export { type NetStats, type SocketStats, socketStats, stats, type ZerocopyStats } from './stats.ts';
-export { createUdpSocket, type SegmentsOptions, UdpSocket, type UdpStats } from './udp.ts';
+export { createUdpSocket, type SegmentsOptions, UdpSocket } from './udp.ts';
 export type { BindOptions, SendCallback, UdpPayload } from './udp-arguments.ts';
+export type { UdpStats } from './udp-endpoint.ts';
 export type { UdpLookup, UdpSocketEvents, UdpSocketOptions } from './udp-options.ts';
 export type { RemoteInfo } from './udp-receiver.ts';
 export type { ZerocopyOptions } from './zerocopy-options.ts';

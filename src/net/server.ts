@@ -16,10 +16,11 @@ import { isIpv6Available } from './local.ts';
 import { nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
 import { checkPort } from './port.ts';
-import { TcpSocket, type TcpSocketOptions } from './socket.ts';
+import { TcpSocket } from './socket.ts';
+import type { TcpSocketOptions } from './socket-settings.ts';
 import { aboutToBegin } from './stats.ts';
-import { refuse, TcpChannel } from './tcp.ts';
-import { type Listener, type ListenerOptions, listenTcp } from './tcp-listener.ts';
+import { TcpChannel } from './tcp.ts';
+import { type Listener, type ListenerOptions, listenTcp, refuse } from './tcp-listener.ts';
 
 export interface ServerOptions extends Omit<TcpSocketOptions, 'signal' | 'onread'> {
   /** Connections are handed out paused: nothing is read before resume(). */

@@ -1,4 +1,7 @@
-/** Settings that a program may give before there is a connection: keep-alive, Nagle's algorithm, and the idle time-out. */
+/**
+ * The options of a stream socket, and what a program may set before there is a connection: keep-alive, Nagle's algorithm, and the
+ * idle time-out.
+ */
 import type { DuplexOptions } from 'node:stream';
 import { checkInteger } from '../core/arguments.ts';
 import {
@@ -10,7 +13,25 @@ import {
   TCP_KEEPINTVL,
   TCP_NODELAY,
 } from '../sys/constants.ts';
+import type { OnRead } from './incoming.ts';
 import { nodeTypeError } from './node-errors.ts';
+import type { ZerocopyOptions } from './zerocopy-options.ts';
+
+export interface TcpSocketOptions {
+  allowHalfOpen?: boolean | undefined;
+  /** Destroys the socket when it fires. */
+  signal?: AbortSignal | undefined;
+  noDelay?: boolean | undefined;
+  keepAlive?: boolean | undefined;
+  /** Milliseconds; parts of a second are cut off. */
+  keepAliveInitialDelay?: number | undefined;
+  highWaterMark?: number | undefined;
+  readableHighWaterMark?: number | undefined;
+  writableHighWaterMark?: number | undefined;
+  /** One buffer for all reads instead of 'data' events. */
+  onread?: OnRead | undefined;
+  zerocopy?: ZerocopyOptions | undefined;
+}
 
 interface OptionTarget {
   setOption(level: number, name: number, value: number): number;

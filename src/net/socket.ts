@@ -8,55 +8,39 @@
  * lists the differences. The one that matters: a write's callback runs when the buffer may be used again. For a chunk that
  * was lent that is when the kernel lets go of it, later than the 'drain' and 'finish' of the stream, which follow
  * acceptance. Waiting for each callback before the next write therefore means one write per round trip.
+ *
+ * Here is the connection: how it comes about, what it carries either way, how it ends. How a chunk is written, lent or not, is
+ * lending-duplex.ts.
  */
-import { checkSignal, wrongType } from '../core/arguments.ts';
+import { wrongType } from '../core/arguments.ts';
 import { errnoError, errnoOf, ZerotxError } from '../core/errors.ts';
-import type { Outcome } from '../core/ubuf.ts';
-import { AddressedDuplex, endpointsOf, setEndpoints } from './addressed.ts';
-import { Batches, type Chunks, type WriteCallback } from './batches.ts';
-import { processBudget } from './budget.ts';
-import { checkConnectOptions, normalizeArgs, type TcpConnectOptions } from './connect-options.ts';
+import { endpointsOf, setEndpoints } from './addressed.ts';
+import type { Batches, Chunks, WriteCallback } from './batches.ts';
+import { type ConnectOptions, checkConnectOptions, normalizeArgs } from './connect-options.ts';
 import { Connecting } from './connecting.ts';
 import { zerocopyCounters } from './counters.ts';
 import { type Endpoint, endpointText } from './endpoint.ts';
 import { Incoming, type OnRead } from './incoming.ts';
-import { Lease, lendLease } from './lease.ts';
-import { borrow, borrowFromLease } from './lending.ts';
+import { borrow } from './lending.ts';
+import { beginWrites, LendingDuplex } from './lending-duplex.ts';
 import { Link } from './link.ts';
 import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
-import { Outgoing, Piece, TAKEN } from './outgoing.ts';
+import { Outgoing, TAKEN } from './outgoing.ts';
 import { PinDeadline } from './pin-deadline.ts';
 import { TCP_THRESHOLD_BYTES } from './policy.ts';
-import { PendingSend, type Sendable, sendParts } from './sending.ts';
-import { refuseHandles, SocketTimeout, streamOptions, TcpSettings } from './socket-settings.ts';
+import {
+  refuseHandles,
+  SocketTimeout,
+  streamOptions,
+  TcpSettings,
+  type TcpSocketOptions,
+} from './socket-settings.ts';
 import { type SocketStats, snapshot, watchSocket } from './stats.ts';
 import type { TcpChannel, TcpHandler, TcpOptions } from './tcp.ts';
-import { type Settle, WriteTicket } from './written.ts';
-import { type ResolvedZerocopy, resolveZerocopy, type ZerocopyOptions } from './zerocopy-options.ts';
+import { type ResolvedZerocopy, resolveZerocopy } from './zerocopy-options.ts';
 
-export interface TcpSocketOptions {
-  allowHalfOpen?: boolean | undefined;
-  /** Destroys the socket when it fires. */
-  signal?: AbortSignal | undefined;
-  noDelay?: boolean | undefined;
-  keepAlive?: boolean | undefined;
-  /** Milliseconds; parts of a second are cut off. */
-  keepAliveInitialDelay?: number | undefined;
-  highWaterMark?: number | undefined;
-  readableHighWaterMark?: number | undefined;
-  writableHighWaterMark?: number | undefined;
-  /** One buffer for all reads instead of 'data' events. */
-  onread?: OnRead | undefined;
-  zerocopy?: ZerocopyOptions | undefined;
-}
-
-export type ConnectOptions = TcpSocketOptions & TcpConnectOptions;
-
-/** What write() and end() take. */
-export type WritableChunk = string | Uint8Array | Lease;
-
-export class TcpSocket extends AddressedDuplex {
+export class TcpSocket extends LendingDuplex {
   connecting = false;
   /** Milliseconds that setTimeout() was given. */
   timeout?: number;
@@ -66,7 +50,6 @@ export class TcpSocket extends AddressedDuplex {
   /** Addresses that were tried, as `address:port`, if autoSelectFamily found several. */
   autoSelectFamilyAttemptedAddresses!: string[];
   readonly #zerocopy: ResolvedZerocopy;
-  readonly #thresholdBytes: number;
   readonly #onRead: OnRead | undefined;
   readonly #signal: AbortSignal | undefined;
   readonly #settings: TcpSettings;
@@ -85,14 +68,15 @@ export class TcpSocket extends AddressedDuplex {
   constructor(options: TcpSocketOptions = {}) {
     const { allowHalfOpen = false, signal } = options;
     refuseHandles(options);
+    const zerocopy = resolveZerocopy(options.zerocopy, TCP_THRESHOLD_BYTES);
     // 'close' is emitted here, with `hadError`.
-    super({ ...streamOptions(options), allowHalfOpen, emitClose: false, autoDestroy: true });
-    this.#zerocopy = resolveZerocopy(options.zerocopy, TCP_THRESHOLD_BYTES);
-    this.#thresholdBytes = this.#zerocopy.thresholdBytes;
+    const stream = { ...streamOptions(options), allowHalfOpen, emitClose: false, autoDestroy: true };
+    super(stream, zerocopy.thresholdBytes);
+    this.#zerocopy = zerocopy;
     this.#onRead = options.onread;
     this.#settings = new TcpSettings(options);
     this.#signal = signal;
-    this.#batches = this.#newBatches();
+    this.#batches = beginWrites(this, (result) => this.#flushed(result));
     this.#idle = new SocketTimeout(() => this.emit('timeout'));
     const { pinTimeoutMs } = this.#zerocopy;
     this.#pinned = new PinDeadline(
@@ -108,13 +92,6 @@ export class TcpSocket extends AddressedDuplex {
     obey(signal, this, () => this.destroy(abortError(signal as AbortSignal)));
   }
 
-  #newBatches(): Batches {
-    return new Batches(
-      (result) => this.#flushed(result),
-      (bytes) => this.#forget(bytes),
-    );
-  }
-
   /** Serves an accepted connection, whose `remote` is null for a Unix socket; for TcpServer, which hears when it is `gone`. */
   static accepted(
     open: (tcp: TcpOptions, handler: TcpHandler) => TcpChannel,
@@ -127,7 +104,7 @@ export class TcpSocket extends AddressedDuplex {
     if (paused) socket.pause();
     const link = new Link(remote === null ? '' : null);
     socket.#link = link;
-    socket.#establish(link, open(socket.#tcpOptions(link), socket.#handler(link)), remote);
+    socket.#establish(link, open(link.tcpOptions(socket.#zerocopy), socket.#handler(link)), remote);
     socket.#gone = gone;
     if (!paused) socket.read(0);
     return socket;
@@ -150,7 +127,7 @@ export class TcpSocket extends AddressedDuplex {
     this.connecting = true;
     const link = new Link(options.path ?? null);
     this.#link = link;
-    link.connecting = new Connecting(options, this.#tcpOptions(link), {
+    link.connecting = new Connecting(options, link.tcpOptions(this.#zerocopy), {
       lookup: (error, address, family, host) => this.emit('lookup', error, address, family, host),
       attempt: (address, port, family) => {
         this.autoSelectFamilyAttemptedAddresses ??= [];
@@ -180,16 +157,11 @@ export class TcpSocket extends AddressedDuplex {
   #restart(): void {
     (this as unknown as { _undestroy(): void })._undestroy();
     this.bytesRead = 0;
-    this.#batches = this.#newBatches();
+    this.#batches = beginWrites(this, (result) => this.#flushed(result));
     this.#resets = false;
     this.#readEarly = false;
     setEndpoints(this, null, null);
     this.#obeySignal();
-  }
-
-  /** The stream takes the length of a chunk when it hands it over: less than when it was written, if it was transferred away. */
-  #forget(bytes: number): void {
-    (this as unknown as { _writableState: { length: number } })._writableState.length -= bytes;
   }
 
   get #channel(): TcpChannel | null {
@@ -197,101 +169,6 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   // --- writing ---
-
-  /**
-   * As stream.Writable.write(), also of a Lease. The callback runs when the memory is the program's again: for a lent chunk,
-   * when the kernel has let go of it. Throws `ZTX_RELEASED` for a lease that was released; the connection ends with
-   * `ZTX_MEMORY_TAKEN` if a chunk is transferred away before it was sent.
-   */
-  override write(chunk: WritableChunk, callback?: WriteCallback): boolean;
-  override write(chunk: WritableChunk, encoding: BufferEncoding, callback?: WriteCallback): boolean;
-  override write(
-    chunk: unknown,
-    encodingOrCallback?: BufferEncoding | WriteCallback | null,
-    callback?: WriteCallback,
-  ): boolean {
-    const isCallback = typeof encodingOrCallback === 'function';
-    const cb = isCallback ? encodingOrCallback : callback;
-    const encoding = isCallback ? undefined : encodingOrCallback;
-    if (this.writableEnded && this.readableEnded && !this.allowHalfOpen) return this.#refuseWrite(cb);
-    return this.#write(chunk, encoding, cb);
-  }
-
-  #write(chunk: unknown, encoding?: BufferEncoding | null, cb?: WriteCallback): boolean {
-    // Small chunks first: they are many, and go the way of any stream.
-    if (!(((chunk as Uint8Array | null)?.byteLength as number) < this.#thresholdBytes)) {
-      if (chunk instanceof Lease) return this.#writePiece(chunk, settleWith(cb));
-      if (chunk instanceof Uint8Array) return this.#writePiece(chunk, settleWith(cb));
-      // Other views are the same memory: the stream would make Buffers of them, which nobody would protect.
-      if (ArrayBuffer.isView(chunk)) return this.#writePiece(bytesOf(chunk), settleWith(cb));
-    }
-    return super.write(chunk, (encoding ?? undefined) as BufferEncoding, cb as WriteCallback);
-  }
-
-  override end(callback?: () => void): this;
-  override end(chunk: WritableChunk, callback?: () => void): this;
-  override end(chunk: WritableChunk, encoding: BufferEncoding, callback?: () => void): this;
-  override end(...args: readonly unknown[]): this {
-    const [chunk, encoding] = args;
-    const callback = args.find((arg) => typeof arg === 'function') as (() => void) | undefined;
-    // Not by Writable.end(), which knows neither leases nor lent chunks.
-    if (chunk !== undefined && chunk !== null && typeof chunk !== 'function') {
-      this.#write(chunk, typeof encoding === 'function' ? undefined : (encoding as BufferEncoding));
-    }
-    super.end(callback);
-    return this;
-  }
-
-  /**
-   * Sends the bytes behind what was written before, and resolves when the memory is the program's again, with how much of it
-   * was copied after all. Rejects with the error that ended the connection, with `ZTX_RELEASED` for a lease that was released,
-   * with `ABORT_ERR` when `signal` fires before its turn came, and with `ZTX_STILL_LENT` (whose `released` tells the end)
-   * when it fires later: what is begun is sent. Throws ERR_INVALID_ARG_TYPE.
-   */
-  send(data: Sendable, options: { readonly signal?: AbortSignal | undefined } = {}): Promise<Outcome> {
-    const { signal } = options;
-    checkSignal('options.signal', signal);
-    const parts = sendParts(data);
-    if (signal?.aborted === true) return Promise.reject(abortError(signal));
-    // The one who waits hears of it: no 'error' of the socket besides, as write() has.
-    if (this.destroyed) return Promise.reject(this.errored ?? nodeError('ERR_STREAM_DESTROYED'));
-    if (this.writableEnded) return Promise.reject(nodeError('ERR_STREAM_WRITE_AFTER_END'));
-    if (parts.length === 0) return Promise.resolve({ bytes: 0, copiedBytes: 0, exact: true });
-    if (data instanceof Lease && data.state === 'released') {
-      return Promise.reject(new ZerotxError('ZTX_RELEASED', 'the lease was released'));
-    }
-    const pending = new PendingSend(parts.length, signal, () => this.errored);
-    this.cork();
-    try {
-      for (const part of parts) this.#writePiece(part, pending.settle, pending);
-    } finally {
-      this.uncork();
-    }
-    return pending.promise;
-  }
-
-  /** Writes a chunk that may be lent, or whose release `settle` wants to hear of. */
-  #writePiece(data: Uint8Array | Lease, settle: Settle | null, send?: PendingSend): boolean {
-    const part = data instanceof Lease ? null : borrowFromLease(data);
-    const lease = data instanceof Lease ? data : part;
-    const view = data instanceof Lease ? lendLease(data) : (part?.view ?? data);
-    // The stream hands on a Buffer as it is; a small one might be waiting there already, without a ticket.
-    const isOwn = view instanceof Buffer && view.byteLength >= this.#thresholdBytes;
-    const chunk = isOwn ? view : bytesOf(view);
-    const ticket = settle === null && lease === null ? null : new WriteTicket(settle, lease, send ?? null);
-    if (send !== undefined && ticket !== null) send.add(ticket);
-    // Otherwise it is refused, and never comes to _write().
-    if (this.writable) this.#batches.queue(new Piece(chunk, view.byteLength, ticket, lease !== null));
-    return ticket === null ? super.write(chunk) : super.write(chunk, ticket.accepted);
-  }
-
-  /** The peer has ended, and with it this side (allowHalfOpen is false). */
-  #refuseWrite(callback?: WriteCallback): boolean {
-    const error = nodeError('EPIPE');
-    if (typeof callback === 'function') process.nextTick(callback, error);
-    this.destroy(error);
-    return false;
-  }
 
   override _write(chunk: Buffer, _encoding: string, callback: WriteCallback): void {
     this.#idle.refresh();
@@ -340,12 +217,6 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   // --- the connection ---
-
-  #tcpOptions({ isUnix, counters }: Link): TcpOptions {
-    const { mode, thresholdBytes } = this.#zerocopy;
-    // The kernel would accept the flag on a Unix socket, copy, and never say that it did.
-    return { mode: isUnix ? 'off' : mode, isUnix, thresholdBytes, counters, budget: processBudget() };
-  }
 
   #handler(link: Link): TcpHandler {
     const { scope } = link;
@@ -437,16 +308,10 @@ export class TcpSocket extends AddressedDuplex {
     this.#batches.closed();
     const link = this.#link;
     if (link !== null) {
-      link.connecting?.cancel();
-      link.connecting = null;
-      link.incoming?.stop();
-      link.outgoing?.abandon(error ?? nodeError('ERR_STREAM_DESTROYED'));
-      const { channel } = link;
       // Asked now: there will be nobody to ask.
-      if (channel !== null) endpointsOf(this);
-      link.channel = null;
-      if (this.#resets) channel?.reset(link.unwatch);
-      else channel?.close(link.unwatch, this.#zerocopy.pinTimeoutMs || undefined);
+      if (link.channel !== null) endpointsOf(this);
+      const how = this.#resets ? 'reset' : 'close';
+      link.end(how, error ?? nodeError('ERR_STREAM_DESTROYED'), this.#zerocopy.pinTimeoutMs);
     }
     callback(error);
     const gone = this.#gone;
@@ -507,12 +372,12 @@ export class TcpSocket extends AddressedDuplex {
   }
 
   setNoDelay(on = true): this {
-    this.#settings.setNoDelay(Boolean(on), this.#tcpChannel);
+    this.#settings.setNoDelay(Boolean(on), this.#link?.tcpChannel ?? null);
     return this;
   }
 
   setKeepAlive(on = false, initialDelayMs = 0): this {
-    this.#settings.setKeepAlive(Boolean(on), initialDelayMs, this.#tcpChannel);
+    this.#settings.setKeepAlive(Boolean(on), initialDelayMs, this.#link?.tcpChannel ?? null);
     return this;
   }
 
@@ -528,14 +393,7 @@ export class TcpSocket extends AddressedDuplex {
 
   #setRef(on: boolean): void {
     this.#refed = on;
-    this.#link?.connecting?.ref(on);
-    if (on) this.#channel?.ref();
-    else this.#channel?.unref();
-  }
-
-  /** Null for a Unix socket, too: it has none of TCP's options. */
-  get #tcpChannel(): TcpChannel | null {
-    return this.#link?.isUnix === true ? null : this.#channel;
+    this.#link?.ref(on);
   }
 
   // --- facts ---
@@ -583,13 +441,4 @@ export class TcpSocket extends AddressedDuplex {
       zerocopy: snapshot(link?.counters ?? zerocopyCounters()),
     };
   }
-}
-
-/** A Buffer over the same memory; a detached view has none. */
-function bytesOf(view: ArrayBufferView): Buffer {
-  return view.byteLength === 0 ? Buffer.alloc(0) : Buffer.from(view.buffer, view.byteOffset, view.byteLength);
-}
-
-function settleWith(callback: WriteCallback | null | undefined): Settle | null {
-  return typeof callback === 'function' ? (error) => callback(error) : null;
 }

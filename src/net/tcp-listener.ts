@@ -1,4 +1,7 @@
-/** A listening stream socket: accepts until there is nothing to accept, and is gentle when descriptors run out. */
+/**
+ * A listening stream socket: accepts until there is nothing to accept, and is gentle when descriptors run out; and what becomes of
+ * a descriptor that was accepted and that nobody serves.
+ */
 import { chmodSync, statSync, unlinkSync } from 'node:fs';
 import { errnoError, errnoOf } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
@@ -10,6 +13,7 @@ import {
   EPOLLIN,
   IPPROTO_IPV6,
   IPV6_V6ONLY,
+  SO_LINGER,
   SO_REUSEADDR,
   SO_REUSEPORT,
   SOCK_STREAM,
@@ -53,6 +57,8 @@ const EINTR = -errnoOf('EINTR');
 const ACCEPTS_PER_TURN = 64;
 /** Out of descriptors: try again then, instead of losing the edge. */
 const RETRY_MS = 100;
+/** struct linger { on, seconds }. */
+const LINGER_ZERO = new Uint8Array(Int32Array.of(1, 0).buffer);
 
 /** Throws what bind(2) and listen(2) refuse. `accepted` owns the descriptors it is given. */
 export function listenTcp(
@@ -177,4 +183,17 @@ function bindPath(path: string, { readableAll, writableAll }: ListenerOptions): 
   }
   native().close(fd);
   throw errnoError(result, 'listen', { address: path });
+}
+
+/** Closes an accepted descriptor that nobody serves; returns the address it was for, unless it is a Unix one. */
+export function refuse(fd: number, isIp: boolean): SocketAddress | null {
+  const local = isIp ? calls.localAddress(fd) : null;
+  native().close(fd);
+  return local;
+}
+
+/** Closes an accepted descriptor by a reset, which leaves nothing behind: neither TIME_WAIT nor bytes to be delivered. */
+export function refuseAtOnce(fd: number): void {
+  native().setsockopt(fd, SOL_SOCKET, SO_LINGER, LINGER_ZERO);
+  native().close(fd);
 }

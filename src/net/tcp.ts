@@ -16,7 +16,6 @@ import type { MemlockBudget } from '../core/budget.ts';
 import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
 import type { Ubuf } from '../core/ubuf.ts';
 import { type Native, native } from '../sys/binding.ts';
-import * as calls from '../sys/calls.ts';
 import {
   EPOLLERR,
   EPOLLHUP,
@@ -24,39 +23,21 @@ import {
   EPOLLOUT,
   EPOLLPRI,
   EPOLLRDHUP,
-  IPPROTO_TCP,
   MSG_MORE,
   SHUT_WR,
   SO_ERROR,
-  SO_KEEPALIVE,
-  SO_LINGER,
-  SO_REUSEADDR,
-  SO_ZEROCOPY,
-  SOCK_STREAM,
   SOL_SOCKET,
-  TCP_CONGESTION,
-  TCP_KEEPCNT,
-  TCP_KEEPIDLE,
-  TCP_KEEPINTVL,
-  TCP_NODELAY,
 } from '../sys/constants.ts';
 import { type Registration, reactor } from '../sys/reactor.ts';
-import {
-  decodeSockaddr,
-  encodeSockaddr,
-  SOCKADDR_BYTES,
-  type SocketAddress,
-  splitZone,
-} from '../wire/sockaddr.ts';
+import { decodeSockaddr, SOCKADDR_BYTES, type SocketAddress } from '../wire/sockaddr.ts';
 import type { TcpKey } from '../wire/tcp-keys.ts';
 import { LINGER_MS, lingerClosed } from './closer.ts';
 import type { CopyCause, ZerocopyCounters } from './counters.ts';
-import { isLocalAddress, isLoopback } from './local.ts';
+import { isLocalAddress } from './local.ts';
 import { forgetNaturalEnd, watchNaturalEnd } from './natural-end.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode, ZerocopyPolicy } from './policy.ts';
-import { keysFor, setTcpKeys } from './tcp-keys.ts';
+import { configureTcp, dialTcp } from './tcp-open.ts';
 import { type Lenders, ZerocopyEngine } from './zerocopy.ts';
-import { scopeIdOf } from './zones.ts';
 
 export interface TcpOptions {
   readonly mode: ZerocopyMode;
@@ -93,8 +74,6 @@ export interface TcpHandler {
 }
 
 const EAGAIN = -errnoOf('EAGAIN');
-const EINPROGRESS = -errnoOf('EINPROGRESS');
-const RENO = Buffer.from('reno');
 const EVENTS = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP;
 
 export class TcpChannel {
@@ -116,6 +95,8 @@ export class TcpChannel {
   #ending = false;
   /** An event said error, and the error queue had nothing: reading tells. */
   #hasFailed = false;
+  /** The connection was lost before anybody looked, by this: -errno, once what had come is read. */
+  #lostBy = 0;
   /** A short read may leave something: TCP stops at urgent data, a Unix socket behind a message with descriptors. */
   #readsToEagain: boolean;
   #written = 0;
@@ -136,7 +117,7 @@ export class TcpChannel {
     this.#readsToEagain = options.isUnix === true;
     this.#handler = handler;
     this.#onClosed = options.closed;
-    const canLend = configure(fd, options, remote.address);
+    const canLend = configureTcp(fd, options, remote.address);
     const policy = new ZerocopyPolicy({
       mode: canLend ? options.mode : 'off',
       thresholdBytes: options.thresholdBytes ?? TCP_THRESHOLD_BYTES,
@@ -163,19 +144,8 @@ export class TcpChannel {
     options: TcpOptions,
     handler: TcpHandler,
   ): TcpChannel {
-    const { host, zone } = splitZone(remote.address);
-    const target = encodeSockaddr(host, remote.port, scopeIdOf(zone));
-    const from = splitZone(local.address);
-    const fd = calls.socketFor(host, SOCK_STREAM);
+    const fd = dialTcp(local, remote, options.keys);
     try {
-      if (options.keys !== undefined) setTcpKeys(fd, keysFor(options.keys, host));
-      // Otherwise a fixed source port would be refused while an earlier connection is in TIME_WAIT.
-      calls.setOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
-      calls.bind(fd, from.host, local.port, scopeIdOf(from.zone));
-      const result = native().connect(fd, target);
-      if (result < 0 && result !== EINPROGRESS) {
-        throw errnoError(result, 'connect', { address: remote.address, port: remote.port });
-      }
       return new TcpChannel(fd, remote, true, options, handler);
     } catch (error) {
       native().close(fd);
@@ -294,7 +264,7 @@ export class TcpChannel {
     if (n === 0) {
       // Behind a FIN reads meet no error any more (SOCK_DONE, tcp_recvmsg): a reset that came after it is only seen here.
       const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
-      return error > 0 ? -error : 0;
+      return error > 0 ? -error : this.#lostBy;
     }
     if (n === EAGAIN) {
       this.readable = false;
@@ -409,6 +379,12 @@ export class TcpChannel {
   #isConnected(events: number): boolean {
     const error = this.#sys.getsockoptInt(this.#fd, SOL_SOCKET, SO_ERROR);
     if (error === 0) return (events & EPOLLOUT) !== 0;
+    if (this.unreadBytes() > 0) {
+      // It was established, and what the peer's TCP takes for delivered is here.
+      this.#lostBy = -error;
+      this.#hasFailed = true;
+      return true;
+    }
     const { remoteAddress: address, remotePort: port } = this;
     this.close();
     this.#handler.failed?.(errnoError(error, 'connect', { address, port }));
@@ -418,35 +394,3 @@ export class TcpChannel {
 
 /** Never set back, unlike the time of day. */
 const monotonicMs = (): number => performance.now();
-
-/** False if flagged calls would never complete: the kernel ignores the flag on a socket that refused the option. */
-function configure(fd: number, options: TcpOptions, remoteAddress: string): boolean {
-  if (options.unpacedLoopback === true && isLoopback(remoteAddress)) {
-    native().setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, RENO);
-  }
-  if (options.noDelay === true) calls.setOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  const keepAlive = options.keepAlive;
-  if (keepAlive !== undefined) {
-    calls.setOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, keepAlive.idleS);
-    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, keepAlive.intervalS);
-    calls.setOption(fd, IPPROTO_TCP, TCP_KEEPCNT, keepAlive.count);
-  }
-  return options.mode !== 'off' && native().setsockoptInt(fd, SOL_SOCKET, SO_ZEROCOPY, 1) === 0;
-}
-
-/** Closes an accepted descriptor that nobody serves; returns the address it was for, unless it is a Unix one. */
-export function refuse(fd: number, isIp: boolean): SocketAddress | null {
-  const local = isIp ? calls.localAddress(fd) : null;
-  native().close(fd);
-  return local;
-}
-
-/** Closes an accepted descriptor by a reset, which leaves nothing behind: neither TIME_WAIT nor bytes to be delivered. */
-export function refuseAtOnce(fd: number): void {
-  native().setsockopt(fd, SOL_SOCKET, SO_LINGER, LINGER_ZERO);
-  native().close(fd);
-}
-
-/** struct linger { on, seconds }. */
-const LINGER_ZERO = new Uint8Array(Int32Array.of(1, 0).buffer);

@@ -70,7 +70,7 @@ export type { ReceiveCounters, ReceiveQueue } from './frontend-receive.ts';
 export type { RingCounters } from './frontend-ring.ts';
 export type { TransmitCounters, TransmitQueue } from './frontend-transmit.ts';
 export type { Vnet } from './frontend-vnet.ts';
-export type { LedgerCounters } from './ledger.ts';
+export type { LedgerCounters } from './ledger-counters.ts';
 export type { DeviceCounters } from './net-device.ts';
 export type { SignalCounters } from './ring-fds.ts';
 export type { RxCounters } from './rx.ts';

@@ -35,15 +35,16 @@
 import { assert } from '../core/assert.ts';
 import { type ReleaseQueue, releases } from '../core/releases.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import { type LedgerCounters, ledgerCounters } from './ledger-counters.ts';
 import { type HeldMemory, type Loan, Loans } from './loans.ts';
 import type { SplitQueue } from './queue.ts';
 import { type Borrower, type Borrowers, LENT, REFUSED_COPIES, REFUSED_OVERDUE } from './selector.ts';
 
 /** The most chains of a queue that are lent at once, and a quarter of the ring at most: the rest is for copies. */
-export const LENT_MAX = 128;
+const LENT_MAX = 128;
 export const HOLD_MS = 5;
 /** Less than the 5 s after which Linux takes a transmit queue for dead (dev_watchdog). */
-export const STALL_MS = 2000;
+const STALL_MS = 2000;
 /** Of the time between two reports, what counts for it at most. */
 const STALL_GAP_MS = 250;
 
@@ -57,56 +58,6 @@ const STATE = 3;
 const LATE = 4;
 /** No longer in `order`. */
 const ASIDE = 8;
-
-export interface LedgerCounters {
-  /** Chains taken and given back. */
-  taken: number;
-  reported: number;
-  /** Borrowings, their bytes, and those that were copied after all. */
-  lent: number;
-  lentBytes: number;
-  copied: number;
-  /** Asked for and not granted: too many out, of the queue or of the borrower; copies too often; keeps too long or is backing off; the queue is stopping. */
-  refusedLimit: number;
-  refusedCopies: number;
-  refusedOverdue: number;
-  refusedDraining: number;
-  /** Borrowings that took longer than holdMs; chains that were overtaken; calls for what held up a ring with IN_ORDER; borrowings whose end nobody knows. */
-  overdue: number;
-  overtaken: number;
-  recalls: number;
-  quarantined: number;
-  /** Chains that were made available again while they were out. */
-  twice: number;
-  /** Borrowings that came back after detach(). */
-  late: number;
-  /** Chains that were aside at detach(). */
-  forced: number;
-  /** Chains that the last owner of the ring had set aside, and that were given back when the queue started. */
-  inherited: number;
-}
-
-export function ledgerCounters(): LedgerCounters {
-  return {
-    taken: 0,
-    reported: 0,
-    lent: 0,
-    lentBytes: 0,
-    copied: 0,
-    refusedLimit: 0,
-    refusedCopies: 0,
-    refusedOverdue: 0,
-    refusedDraining: 0,
-    overdue: 0,
-    overtaken: 0,
-    recalls: 0,
-    quarantined: 0,
-    twice: 0,
-    late: 0,
-    forced: 0,
-    inherited: 0,
-  };
-}
 
 export interface LedgerOptions {
   readonly borrowers: Borrowers;

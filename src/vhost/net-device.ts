@@ -30,7 +30,7 @@ import type { After } from './after.ts';
 import { type ChainCounters, chainCounters } from './chain.ts';
 import { type Frontend, guestOffloads, ringFeatures, vnetHeaderBytes } from './features.ts';
 import type { MemoryLease } from './lease.ts';
-import { type LedgerCounters, ledgerCounters } from './ledger.ts';
+import { type LedgerCounters, ledgerCounters } from './ledger-counters.ts';
 import type { Poller } from './poller.ts';
 import { type RingMemory, SET_BACK } from './queue.ts';
 import { RingFds, type SignalCounters } from './ring-fds.ts';

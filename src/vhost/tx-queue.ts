@@ -29,7 +29,8 @@ import type { Native } from '../sys/binding.ts';
 import { createFrameTable } from '../sys/frame-table.ts';
 import { CHAIN_BROKEN, CHAIN_FULL, CHAIN_SKIP, type ChainCounters, ChainReader } from './chain.ts';
 import type { MemoryLease } from './lease.ts';
-import { type LedgerCounters, TxLedger } from './ledger.ts';
+import { TxLedger } from './ledger.ts';
+import type { LedgerCounters } from './ledger-counters.ts';
 import { type RingFeatures, type RingMemory, SplitQueue } from './queue.ts';
 import { resumedTxQueue } from './resumed-queue.ts';
 import type { Borrowers } from './selector.ts';
@@ -45,7 +46,7 @@ const GAP_MS = 1;
 /** Descriptors of a turn: chains of nothing fill no table and are no bytes, but take as long to read. */
 const TURN_DESCRIPTORS = SEGMENTS;
 /** What is copied of each frame: as GOODCOPY_LEN of vhost-net. Shorter frames are not worth lending anywhere. */
-export const HEAD_BYTES_MAX = 256;
+const HEAD_BYTES_MAX = 256;
 /** The longest chain that is looked at: a frame of 64 KiB with headers, and room for what is then refused as too long. */
 const CHAIN_BYTES_MAX = 128 * 1024;
 
@@ -74,7 +75,7 @@ export interface TxQueueOptions {
 
 /** What a turn found. */
 export const TURN_IDLE = 0;
-export const TURN_WORKED = 1;
+const TURN_WORKED = 1;
 /** The receiver has no room: wait for resume(). */
 export const TURN_BLOCKED = 2;
 /** The queue is broken, or its memory is poisoned. */

@@ -11,7 +11,7 @@ import { ZerocopyPolicy } from '../../src/net/policy.ts';
 import { ZerocopyEngine } from '../../src/net/zerocopy.ts';
 import { type Native, native } from '../../src/sys/binding.ts';
 import * as calls from '../../src/sys/calls.ts';
-import { IP_RECVERR, IPPROTO_IP, MSG_ZEROCOPY, SHUT_WR } from '../../src/sys/constants.ts';
+import { IPPROTO_IP, MSG_ZEROCOPY, SHUT_WR } from '../../src/sys/constants.ts';
 import { reactor } from '../../src/sys/reactor.ts';
 import { ERRQUEUE_WORDS } from '../../src/wire/errqueue.ts';
 import { encodeSockaddr } from '../../src/wire/sockaddr.ts';
@@ -27,6 +27,8 @@ import {
 } from '../support/channels.ts';
 import { DEADLINE_MS, udpSocket } from '../support/sockets.ts';
 
+// linux/in.h
+const IP_RECVERR = 11;
 const KIB = 1024;
 const MIB = 1024 * KIB;
 const PIECE = 64 * KIB;

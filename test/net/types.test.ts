@@ -38,6 +38,7 @@ describe('the door zerotx/net', () => {
       'channels',
       'collectMetrics',
       'connect',
+      'controlFolders',
       'controlSockets',
       'createConnection',
       'createServer',

@@ -7,7 +7,7 @@ import { spawnSync } from 'node:child_process';
 import { describe, it } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import type { Outcome } from '../../src/core/ubuf.ts';
-import type { UdpStats } from '../../src/net/udp.ts';
+import type { UdpStats } from '../../src/net/udp-endpoint.ts';
 
 const child = fileURLToPath(new URL('./children/udp-lab.js', import.meta.url));
 const skip = process.getuid?.() === 0 ? false : 'needs root, for a network namespace';
