@@ -61,6 +61,8 @@ export interface RdsSocketApi extends AsyncIterable<RdsMessage, void, void>, Asy
   readonly unreadBytes: number;
   /** Bytes of the program's memory that are lent. */
   readonly lentBytes: number;
+  /** The default destination; null before connect(). */
+  readonly remote: RdsAddress | null;
   connect(to: RdsAddress): void;
   sendmsg(data: Uint8Array | readonly Uint8Array[], to?: RdsAddress, options?: SendOptions): number;
   send(

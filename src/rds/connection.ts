@@ -1,7 +1,8 @@
 /**
- * One lane of the connection between two addresses: who dials, when to send, what a loss means. It does no I/O
- * and has no clock: events come in with `now`, wishes go out through ConnectionHost, bytes through `sender` and
- * `receiver`, and `deadline()` says when tick() wants to be called.
+ * One lane of the connection between two addresses, as a state machine: who dials, what an inbound connection means, what a loss
+ * means. It does no I/O and has no clock: events come in with `now`, wishes go out through ConnectionHost, bytes through `sender`
+ * and `receiver`, and `deadline()` says when tick() wants to be called. Two parts of it are machines of their own: when to dial
+ * (connection-dialing.ts), and what may be sent while it is up (connection-gate.ts).
  *
  *            dial                      dialed (dialler)
  *   down ───────────▶ dialing ────────────────────────────▶ up ──── drop, FIN ────▶ draining ───▶ down
@@ -12,60 +13,20 @@
  *   established, and sends nothing on it; the dialler resets a poke and dials (rds_tcp_accept_one).
  * - `confirmed`: the dialler counts no acknowledgement and sends no data before the peer's first byte, because an acceptor
  *   without a free lane may reset after its TCP has acknowledged. The acceptor is confirmed at once.
- * - The gate: each connection begins with the map, what was begun on an earlier one, and a probe. Everything else waits until the peer
- *   has answered that (`settled`). So the peer knows this generation, and this side the peer's, before anything new is sent, and what came
- *   before the probe has been taken in before anything can go another way.
  * - Lane 0 goes first; the peer (peer.ts) says when the others may be dialled.
  * - A second inbound connection means that the peer has lost the first: it waits while the first is drained, then takes
  *   its place. Nothing that may hold data is reset.
- * - Back-off: the first attempt is immediate, then uniformly random in [0, cur), cur doubling from 1 ms to 1 s; cur
- *   starts over after a connection that lasted.
  *
  * Who calls: lane.ts, which owns channel and timer. Every method may call the host, never the other way round within
  * one call: the host's wishes are requests, answered by later events.
  */
+import { Dialing } from './connection-dialing.ts';
+import { ConnectionGate } from './connection-gate.ts';
+import type { ConnectionHost } from './connection-host.ts';
 import type { RdsCounters } from './counters.ts';
-import { HANDSHAKE_TIMEOUT_MS } from './handshake.ts';
 import type { LaneReceiver } from './receiver.ts';
 import type { Gate, LaneSender } from './sender.ts';
-import { Expectation, type Sequence, type SequenceRule } from './sequence.ts';
-
-export interface ConnectionHost {
-  /** Open a connection to the peer; dialed() or dialFailed() answers. */
-  dial(): void;
-  /** Say FIN on the current channel. */
-  halfClose(): void;
-  /** Bytes of the current channel that the peer's TCP has acknowledged. */
-  ackedBytes(): number;
-  /** Read what the current channel still holds, whatever holds reading back: its bytes are acknowledged, so they must not be lost. */
-  readRest(): void;
-  /** Reading is held back because too much waits to be read. */
-  heldBack(): boolean;
-  /** Close the current channel (or the attempt). */
-  closeChannel(how: 'close' | 'reset'): void;
-  /** The lane is free: adopt the oldest waiting inbound channel, if any, by calling adopted(). */
-  adoptNext(): void;
-  /** Something can be sent. */
-  wake(): void;
-  /** May this lane be dialled now. */
-  mayDial(): boolean;
-  /** Somebody else needs this lane to be up. */
-  needed(): boolean;
-  /** What was begun on an earlier connection may go before the handshake: this one is the same lane's to the peer, too. */
-  mayResend(): boolean;
-  /** A connection of this lane begins with our map. */
-  opensWithMap(): boolean;
-  /** Extension headers for the probe that opens a connection. */
-  opening(): Uint8Array;
-  /** How long data waits for the answer to it. */
-  patienceMs(): number;
-  /** It was not answered in that time: settle() is to be called, or this is said again. */
-  unanswered(): void;
-  peerUp(): void;
-  peerDown(reason: string): void;
-  /** shutdown() is complete. */
-  closed(): void;
-}
+import type { Sequence, SequenceRule } from './sequence.ts';
 
 export interface ConnectionOptions {
   /** This side's address is the smaller one. */
@@ -75,45 +36,28 @@ export interface ConnectionOptions {
 
 export type ConnectionState = 'down' | 'dialing' | 'up' | 'draining' | 'closed';
 
-const PONGS_QUEUED_MAX = 64;
 const DRAIN_MS = 5000;
 const DIAL_TIMEOUT_MS = 10_000;
 /** A peer that connects or accepts and says nothing (a 7.x acceptor may keep us waiting for its lane for some seconds). */
 const CONFIRM_TIMEOUT_MS = 30_000;
-const BACKOFF_MIN_MS = 1;
-const BACKOFF_MAX_MS = 1000;
-/** For a peer that never spoke, and is dialled only because it has poked: anybody can do that, from many addresses. */
-const STRANGER_BACKOFF_MAX_MS = 30_000;
-/** A connection that lasted this long was a good one: the next attempt is immediate. */
-const LASTED_MS = 50;
 
 export class RdsConnection {
-  readonly dials: boolean;
   state: ConnectionState = 'down';
-  confirmed = false;
   readonly sender: LaneSender;
   readonly receiver: LaneReceiver;
   readonly #host: ConnectionHost;
   readonly #counters: RdsCounters;
-  readonly #random: () => number;
-  #backoffMs = 0;
-  #nextDialMs = 0;
+  readonly #dialing: Dialing;
+  readonly #gate: ConnectionGate;
   #deadlineMs = Number.POSITIVE_INFINITY;
-  #gateDeadlineMs = Number.POSITIVE_INFINITY;
-  #upSinceMs = 0;
   #downSinceMs: number;
-  #wasUp = false;
-  /** The peer has said something on this connection; on any, or on lane 0. */
+  /** The peer has said something on this connection. */
   #heard = false;
-  #isKnown = false;
   #peerAtEnd = false;
   /** Down, but what the last channel still holds is being read: it may bring news that make room for the next. */
   #isEnding = false;
   #shuttingDown = false;
   #announced = false;
-  #probeOutstanding = false;
-  #settled = false;
-  #wanted = false;
   /** What the receiver expected when the connection came. */
   #expectedBefore: Sequence = { hi: 0, lo: 0 };
   /** When it ends this rule holds again, there: it was of a former process of the peer, or of another lane. */
@@ -127,8 +71,8 @@ export class RdsConnection {
     now = 0,
   ) {
     this.#downSinceMs = now;
-    this.dials = options.dials;
-    this.#random = options.random;
+    this.#dialing = new Dialing(options.dials, options.random);
+    this.#gate = new ConnectionGate(host, parts.sender, parts.counters);
     this.sender = parts.sender;
     this.receiver = parts.receiver;
     this.#counters = parts.counters;
@@ -140,15 +84,24 @@ export class RdsConnection {
     return this.state === 'up';
   }
 
+  /** This side's address is the smaller one. */
+  get dials(): boolean {
+    return this.#dialing.dials;
+  }
+
+  /** The peer has taken the connection. */
+  get confirmed(): boolean {
+    return this.#gate.isConfirmed;
+  }
+
+  /** What may be sent while it is up. */
   get gate(): Gate {
-    if (!this.confirmed) return 'probes';
-    if (this.#settled) return 'open';
-    return this.#host.mayResend() ? 'resent' : 'probes';
+    return this.#gate.lets;
   }
 
   /** The peer has answered the probe of this connection, or had the time to. */
   get settled(): boolean {
-    return this.#settled && this.state === 'up';
+    return this.#gate.isSettled && this.state === 'up';
   }
 
   /** There is no connection. */
@@ -168,16 +121,19 @@ export class RdsConnection {
 
   /** When tick() wants to be called; Infinity for never. */
   deadline(): number {
-    const dialAt = this.#wantsDial() ? this.#nextDialMs : Number.POSITIVE_INFINITY;
-    return Math.min(this.#deadlineMs, this.#gateDeadlineMs, dialAt);
+    const dialAt = this.#wantsDial() ? this.#dialing.nextMs : Number.POSITIVE_INFINITY;
+    return Math.min(this.#deadlineMs, this.#gate.deadlineMs, dialAt);
   }
 
   tick(now: number): void {
-    if (this.#wantsDial() && now >= this.#nextDialMs) this.#dial(now);
-    if (now >= this.#gateDeadlineMs) this.#giveUpWaiting(now);
+    if (this.#wantsDial() && now >= this.#dialing.nextMs) this.#dial(now);
+    this.#gate.tick(now);
     if (now < this.#deadlineMs) return;
-    if (this.state === 'dialing') this.dialFailed(now);
-    else if (this.state === 'draining') {
+    if (this.state === 'dialing') {
+      // If this process stood still, the connection may be there, and the peer's TCP takes what came for delivered.
+      if (this.#host.hasUnread()) this.#deadlineMs = now + DIAL_TIMEOUT_MS;
+      else this.dialFailed(now);
+    } else if (this.state === 'draining') {
       // What the peer sent may not be dropped, and may not be read now: the peer waits, and so do we.
       if (this.#host.heldBack() && !this.#peerAtEnd) this.#deadlineMs = now + DRAIN_MS;
       else this.#finishDrop(now, 'close');
@@ -188,21 +144,20 @@ export class RdsConnection {
   queued(now: number): void {
     if (this.state === 'up') this.#host.wake();
     else {
-      this.#sooner(now);
+      this.#dialing.sooner(now);
       this.tick(now);
     }
   }
 
   /** The program has something to say and cannot even queue it: see that the peer is connected until it sends a map. */
   wanted(now: number): void {
-    this.#wanted = true;
-    this.#sooner(now);
+    this.#dialing.wanted(now);
     this.tick(now);
   }
 
   /** A congestion map came: who was refused tries again, and is wanted() again if that is still in vain. */
   mapCame(): void {
-    this.#wanted = false;
+    this.#dialing.mapCame();
   }
 
   /** Our attempt is established. */
@@ -215,7 +170,7 @@ export class RdsConnection {
     }
     // The poke was seen. If the peer does not dial back soon, poke again.
     this.state = 'down';
-    this.#backOff(now);
+    this.#dialing.backOff(now, this.sender.idle);
     this.#host.closeChannel('close');
   }
 
@@ -224,7 +179,7 @@ export class RdsConnection {
     this.#counters.dial_failed += 1;
     this.state = 'down';
     this.#deadlineMs = Number.POSITIVE_INFINITY;
-    this.#backOff(now);
+    this.#dialing.backOff(now, this.sender.idle);
     this.#host.closeChannel('reset');
   }
 
@@ -259,7 +214,7 @@ export class RdsConnection {
   receivedFirst(now: number): void {
     if (this.#heard || this.state !== 'up') return;
     this.#heard = true;
-    this.#isKnown = true;
+    this.#dialing.heard();
     this.#deadlineMs = Number.POSITIVE_INFINITY;
     if (!this.confirmed) this.#confirm(now);
   }
@@ -292,8 +247,7 @@ export class RdsConnection {
   violated(now: number, reason: string): void {
     if (this.state !== 'up' && this.state !== 'draining') return;
     this.#announceDown(reason);
-    this.#upSinceMs = Number.POSITIVE_INFINITY;
-    this.#backoffMs = BACKOFF_MAX_MS;
+    this.#dialing.violated();
     this.#finishDrop(now, 'reset');
   }
 
@@ -315,45 +269,34 @@ export class RdsConnection {
 
   /** Sends a probe, unless one is on its way. */
   sendProbe(extensions: Uint8Array): void {
-    if (this.#probeOutstanding || this.state !== 'up') return;
-    this.#probeOutstanding = true;
-    this.sender.queueControl(1, 0, extensions, !this.#settled);
-    this.#host.wake();
+    if (this.state === 'up') this.#gate.sendProbe(extensions);
   }
 
   /** A probe's pong came; false if none was asked for. */
   answered(): boolean {
-    const was = this.#probeOutstanding;
-    this.#probeOutstanding = false;
-    return was;
+    return this.#gate.answered();
   }
 
   /** Answers the peer's probe. */
   answer(extensions: Uint8Array): void {
     this.#counters.recv_ping += 1;
-    this.#pong(1, extensions);
+    this.#gate.pong(1, extensions);
   }
 
   /** The probe of this connection is answered, or was waited for in vain: all may be sent. */
   settle(): void {
-    if (this.state !== 'up') return;
-    this.#settled = true;
-    this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
-    this.#host.wake();
+    if (this.state === 'up') this.#gate.settle();
   }
 
   /** Nothing new is sent before the peer has answered another probe. */
   unsettle(now: number): void {
-    if (!this.settled) return;
-    this.#settled = false;
-    if (this.confirmed) this.#gateDeadlineMs = now + this.#host.patienceMs();
-    this.sendProbe(this.#host.opening());
+    if (this.settled) this.#gate.unsettle(now);
   }
 
-  /** The peer has restarted, and numbers afresh. */
-  numberAfresh(): void {
+  /** The peer has restarted: what it sends follows this rule from now on. */
+  numberAfresh(rule: SequenceRule): void {
     this.#restores = null;
-    this.receiver.rule = new Expectation();
+    this.receiver.rule = rule;
   }
 
   /** The peer is another one by now: what its connection still holds is read, and then it is gone. */
@@ -379,15 +322,14 @@ export class RdsConnection {
 
   /** The lane is to be up from now on: for whoever dials. */
   keepUp(now: number): void {
-    this.#wasUp = true;
-    this.#isKnown = true;
+    this.#dialing.keepUp();
     this.tick(now);
   }
 
   /** A user's ping from `sport`: answered behind what is queued, unless that port of the peer is congested. */
   ping(sport: number, congested: boolean): void {
     this.#counters.recv_ping += 1;
-    if (!congested) this.#pong(sport, null);
+    if (!congested) this.#gate.pong(sport, null);
   }
 
   /** No more connections: drains the current one and then stays closed. */
@@ -403,8 +345,7 @@ export class RdsConnection {
 
   #wantsDial(): boolean {
     if (this.state !== 'down' || this.#isEnding || this.#shuttingDown || !this.#host.mayDial()) return false;
-    // The dialler restores what was up; the other side needs the peer only while it has something to say.
-    return this.#wanted || !this.sender.idle || (this.dials && this.#wasUp) || this.#host.needed();
+    return this.#dialing.hasReason(this.sender.idle) || this.#host.needed();
   }
 
   #dial(now: number): void {
@@ -416,72 +357,47 @@ export class RdsConnection {
   /** Someone wants this side to dial: at once if down; if up, ask the old connection whether it still lives. */
   #poked(now: number): void {
     if (this.state === 'down') {
-      this.#wasUp = true;
-      this.#sooner(now);
-      if (now >= this.#nextDialMs && !this.#isEnding) this.#dial(now);
+      this.#dialing.poked(now);
+      if (now >= this.#dialing.nextMs && !this.#isEnding) this.#dial(now);
     } else if (this.state === 'up' && this.confirmed) this.sendProbe(this.#host.opening());
   }
 
   #enterUp(now: number, confirmed: boolean): void {
     this.state = 'up';
-    this.confirmed = false;
     this.#heard = false;
     this.#peerAtEnd = false;
     this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
-    this.#upSinceMs = now;
-    this.#wasUp = true;
-    this.#probeOutstanding = false;
-    this.#settled = false;
+    this.#dialing.up(now);
     this.#expectedBefore = this.receiver.rule.next;
     this.#restores = null;
-    if (this.#host.opensWithMap()) this.sender.queueMap();
-    this.sendProbe(this.#host.opening());
+    this.#gate.begin();
     if (confirmed) this.#confirm(now);
     else this.#host.wake();
   }
 
   /** Established for long, and not a byte: an RDS peer sends its map, or answers our probe. Nobody holds a lane for nothing. */
   #silent(now: number): void {
-    if (this.confirmed && this.#host.heldBack()) {
-      // It may have spoken: nothing is read now.
+    if ((this.confirmed && this.#host.heldBack()) || this.#host.hasUnread()) {
+      // It may have spoken: nothing is read now. Or it has, while this process stood still.
       this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
       return;
     }
     this.#counters.conn_silent += 1;
     this.#announceDown('the peer said nothing');
-    // An acceptor looks once more, in case that this process stood still: the peer's TCP takes what came for delivered.
     this.#finishDrop(now, this.confirmed ? 'close' : 'reset');
   }
 
   #confirm(now: number): void {
-    this.confirmed = true;
-    this.#gateDeadlineMs = now + this.#host.patienceMs();
+    this.#gate.confirm(now);
     this.#announced = true;
     this.#host.peerUp();
     this.#host.wake();
   }
 
-  /** A peer that pings and does not read gets no more than this many pongs queued. */
-  #pong(dport: number, extensions: Uint8Array | null): void {
-    if (this.sender.controlQueued >= PONGS_QUEUED_MAX) {
-      this.#counters.pong_drop_full += 1;
-      return;
-    }
-    this.#counters.send_pong += 1;
-    this.sender.queueControl(0, dport, extensions, extensions !== null && !this.#settled);
-    this.#host.wake();
-  }
-
-  #giveUpWaiting(now: number): void {
-    // While this side does not read, the peer cannot be blamed: it is given as long again.
-    this.#gateDeadlineMs = now + HANDSHAKE_TIMEOUT_MS;
-    if (!this.#host.heldBack()) this.#host.unanswered();
-  }
-
   #startDrain(now: number, reason: string): void {
     if (this.state === 'draining') return;
     this.state = 'draining';
-    this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
+    this.#gate.stop();
     this.#deadlineMs = now + DRAIN_MS;
     this.#announceDown(reason);
     this.#host.halfClose();
@@ -502,11 +418,9 @@ export class RdsConnection {
     if (how === 'close' && !this.#peerAtEnd) this.#host.readRest();
     if (this.confirmed) this.sender.acked(this.#host.ackedBytes());
     this.#counters.conn_reset += 1;
-    this.#settled = false;
     this.#deadlineMs = Number.POSITIVE_INFINITY;
-    this.#gateDeadlineMs = Number.POSITIVE_INFINITY;
-    const lasted = this.confirmed && now - this.#upSinceMs >= LASTED_MS;
-    this.confirmed = false;
+    const wasConfirmed = this.confirmed;
+    this.#gate.end();
     this.#host.closeChannel(how);
     this.receiver.reset();
     if (this.#restores !== null) {
@@ -519,26 +433,9 @@ export class RdsConnection {
       this.#close();
       return;
     }
-    if (lasted) {
-      this.#backoffMs = 0;
-      this.#nextDialMs = now;
-    } else this.#backOff(now);
+    this.#dialing.ended(now, wasConfirmed, this.sender.idle);
     this.#host.adoptNext();
     if ((this.state as ConnectionState) === 'down') this.tick(now);
-  }
-
-  #backOff(now: number): void {
-    this.#nextDialMs = now + this.#random() * this.#backoffMs;
-    const isStranger = !this.#isKnown && !this.#wanted && this.sender.idle;
-    const maxMs = isStranger ? STRANGER_BACKOFF_MAX_MS : BACKOFF_MAX_MS;
-    this.#backoffMs = Math.min(Math.max(this.#backoffMs * 2, BACKOFF_MIN_MS), maxMs);
-  }
-
-  /** There is more reason to dial than a poke long ago. */
-  #sooner(now: number): void {
-    if (this.#backoffMs <= BACKOFF_MAX_MS) return;
-    this.#backoffMs = BACKOFF_MAX_MS;
-    this.#nextDialMs = Math.min(this.#nextDialMs, now + this.#random() * BACKOFF_MAX_MS);
   }
 
   #announceDown(reason: string): void {

@@ -1,8 +1,10 @@
 /**
- * RDS through the control socket of the process (net/control.ts): what its nodes show, list by list, for rds-info.
+ * RDS through the control socket of the process (net/control.ts): what its nodes show, list by list, for rds-info, and what they
+ * lent, for `zerotx explain`.
  *
  *   {"get":"rds"}                            {...,"nodes":["127.0.0.1"],"counters":{...}}
  *   {"get":"rds","list":"connections"}       {...,"records":[...],"leftOut":0}
+ *   {"get":"rds","list":"lending"}           {...,"lending":[{"address":"127.0.0.1","peers":[...],...}]}
  *
  * Counters are added up over the nodes, as a kernel has one set for all its addresses.
  */
@@ -19,12 +21,15 @@ import {
   LISTED_MAX,
   toJson,
 } from './info-records.ts';
+import { lendingFromJson, lendingRecords, type NodeLending } from './lending-records.ts';
+import type { NodeStats } from './stats.ts';
 
 /** What is asked of a node. */
 export interface ShownNode {
   readonly address: string;
   readonly counters: RdsCounters;
   info(options?: { readonly limit?: number }): RdsInfo;
+  stats(): NodeStats;
 }
 
 /** Shows the nodes of this thread from now on, whichever they are at the time. */
@@ -37,8 +42,11 @@ export function showNodes(nodes: () => Iterable<ShownNode>): void {
         counters: summed(all.map(({ counters }) => ({ ...counters }))),
       };
     }
+    if (list === 'lending') return { lending: lendingRecords(all.map((node) => node.stats())) };
     const known = INFO_LISTS.find((one) => one === list);
-    if (known === undefined) throw new ZerotxError('EINVAL', `list: one of ${INFO_LISTS.join(', ')}`);
+    if (known === undefined) {
+      throw new ZerotxError('EINVAL', `list: one of ${[...INFO_LISTS, 'lending'].join(', ')}`);
+    }
     const records: object[] = [];
     let leftOut = 0;
     for (const node of all) {
@@ -84,6 +92,16 @@ export async function askRdsList<L extends keyof InfoLists>(
   const { from, body } = await askControl(path, { get: 'rds', list });
   const leftOut = typeof body.leftOut === 'number' ? body.leftOut : 0;
   return { ...from, records: fromJson(list, body.records), leftOut };
+}
+
+export interface RdsLendingAnswer extends ControlAnswer {
+  readonly nodes: readonly NodeLending[];
+}
+
+/** What the nodes of the program behind this control socket lent, and what was copied and why, for each peer. Rejects as askRds(). */
+export async function askRdsLending(path: string): Promise<RdsLendingAnswer> {
+  const { from, body } = await askControl(path, { get: 'rds', list: 'lending' });
+  return { ...from, nodes: lendingFromJson(body.lending) };
 }
 
 function summed(all: readonly Readonly<Record<string, number>>[]): Record<string, number> {

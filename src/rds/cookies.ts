@@ -8,7 +8,7 @@
 import { Deque } from '../core/deque.ts';
 
 /** SO_EE_ORIGIN_MAX_ZCOOKIES and RDS_MAX_ZCOOKIES. */
-export const COOKIES_PER_RECORD = 8;
+const COOKIES_PER_RECORD = 8;
 
 const none: readonly number[] = Object.freeze([]);
 

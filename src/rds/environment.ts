@@ -2,11 +2,11 @@
 import type { MemlockBudget } from '../core/budget.ts';
 import { releases } from '../core/releases.ts';
 import { processBudget } from '../net/budget.ts';
-import type { ZerocopyCounters } from '../net/counters.ts';
 import { canLend, lend, pageBytes } from '../net/lending.ts';
 import { aboutToBegin } from '../net/stats.ts';
 import { showNodes } from './control.ts';
 import type { RdsNode } from './node.ts';
+import type { PeerLending } from './peer-lending.ts';
 import type { RdsSocket } from './socket.ts';
 import type { Runtime, Transport } from './transport.ts';
 import { type TcpTransportOptions, tcpTransport } from './transport-tcp.ts';
@@ -24,7 +24,7 @@ export interface RdsEnvironment {
   readonly memory: Memory;
   /** Milliseconds since the epoch: where sequence numbers begin. */
   readonly epochMs: () => number;
-  readonly zerocopy: ZerocopyCounters;
+  readonly lending: PeerLending;
   /** Sockets of any node that wait for pages of the budget. */
   readonly budgetWaiters: Set<RdsSocket>;
   /** Open nodes by address: what is local. */
@@ -57,7 +57,7 @@ export function processEnvironment(options: TcpTransportOptions): RdsEnvironment
   return {
     runtime: processRuntime,
     transport,
-    zerocopy: transport.zerocopy,
+    lending: transport.lending,
     budget: processBudget(),
     memory: { pageBytes: pageBytes(), canLend, lend },
     epochMs: Date.now,

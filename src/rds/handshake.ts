@@ -31,7 +31,7 @@ export interface ProbeNews {
   readonly hasSportIdx: boolean;
   /** Its generation is another than the one known. */
   readonly hasRestarted: boolean;
-  /** It is a late word of the process before, from a connection that was not read until now. */
+  /** It is a late word of a process before, from a connection that was not read until now. */
   readonly isLate: boolean;
 }
 
@@ -53,7 +53,8 @@ export class Handshake {
   readonly #dials: boolean;
   #hasSeveralLanes: boolean | null = null;
   #peerGeneration = 0;
-  #formerGeneration = 0;
+  /** The latest connection on which it was heard. */
+  #heardOn = 0;
   /** The peer was told on this connection of lane 0 how many lanes are offered; has shown that it knows. */
   #isOfferTold = false;
   #isOfferKnown = false;
@@ -82,14 +83,20 @@ export class Handshake {
     return this.#hasSeveralLanes;
   }
 
-  /** Reads a probe's extension area at `offset`. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). */
-  read(bytes: Uint8Array, offset: number): ProbeNews {
+  /**
+   * Reads a probe's extension area at `offset`, which came on connection `age`: those that came, or were established, later have
+   * higher numbers. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). Numbers of processes are random, but of two
+   * processes at one address the later one has the later connections.
+   */
+  read(bytes: Uint8Array, offset: number, age: number): ProbeNews {
     const { genNum = 0, npaths, sportIdx = false } = parseExtensions(bytes, offset);
-    const isLate = genNum !== 0 && genNum === this.#formerGeneration;
-    const isOther = genNum !== 0 && genNum !== this.#peerGeneration && !isLate;
-    const hasRestarted = isOther && this.#peerGeneration !== 0;
-    if (hasRestarted) this.#formerGeneration = this.#peerGeneration;
-    if (isOther) this.#peerGeneration = genNum;
+    const isOther = genNum !== 0 && genNum !== this.#peerGeneration;
+    const isLate = isOther && age < this.#heardOn;
+    const hasRestarted = isOther && !isLate && this.#peerGeneration !== 0;
+    if (genNum !== 0 && !isLate) {
+      this.#peerGeneration = genNum;
+      this.#heardOn = Math.max(age, this.#heardOn);
+    }
     const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths ?? 1)) : 1;
     if (!isLate) this.#hasSeveralLanes = sportIdx && npaths !== 1;
     return { lanes, hasSportIdx: sportIdx, hasRestarted, isLate };

@@ -19,13 +19,21 @@ export type {
   RdsSocketApi,
   RdsSocketApiEvents,
 } from './api.ts';
-export { askRds, askRdsList, type RdsListAnswer, type RdsSummaryAnswer } from './control.ts';
+export {
+  askRds,
+  askRdsLending,
+  askRdsList,
+  type RdsLendingAnswer,
+  type RdsListAnswer,
+  type RdsSummaryAnswer,
+} from './control.ts';
 export type { RdsCounters } from './counters.ts';
 export type { ConnectionInfo, MessageInfo, RdsInfo, SocketInfo, TcpSocketInfo } from './info.ts';
 export type { InfoLists } from './info-records.ts';
 export type { KernelRdsNode } from './kernel/node.ts';
 export type { KernelRdsSocket } from './kernel/socket.ts';
 export type { AoNodeKey, Md5NodeKey, NodeKey } from './keys.ts';
+export type { NodeLending } from './lending-records.ts';
 export { type NodeEvents, RdsNode } from './node.ts';
 export type {
   AwaitReceiveOptions,
@@ -42,4 +50,4 @@ export { type RdsCompletion, type RdsCongestionNews, RdsMessage, type RdsReceive
 export { RdsSocket, type SocketEvents } from './socket.ts';
 export type { LatencyPoint, RdsOptionValues, RdsSocketCommands, RdsSocketOptions } from './socket-options.ts';
 export type { RdsLatency } from './socket-trace.ts';
-export type { LaneStats, NodeStats } from './stats.ts';
+export type { LaneStats, NodeStats, PeerStats } from './stats.ts';

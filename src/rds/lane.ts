@@ -1,21 +1,25 @@
 /**
- * The shell around one RdsConnection: it owns the channel and the timer, moves bytes, and keeps time.
+ * The shell around one RdsConnection: it owns the channel and the timer, and brings together the state machine, the peer that
+ * all lanes share, and the two that move bytes, lane-reading.ts and lane-pump.ts.
  *
- *   channel.readable ─▶ readv into receiver.targets() ─▶ receiver.filled()
- *   wake()           ─▶ (end of batch) pump: sender.gather() ─▶ channel.send / sendLent ─▶ sender.wrote()
- *   timer            ─▶ connection.tick(), and a look at the acknowledgements
+ *   channel events ─▶ lane ─▶ reading, pump ─▶ RdsConnection: receiver, sender
+ *   timer          ─▶ connection.tick(), and a look at the acknowledgements
  *
  * TCP does not tell when the peer acknowledges, so while something is unacknowledged this asks: after each read and each
  * zero-copy completion, and from 1 ms on at growing intervals.
  */
-import { errnoName, errnoOf, type ZerotxError } from '../core/errors.ts';
+import type { ZerotxError } from '../core/errors.ts';
 import { EXTHDR_OFFSET } from '../wire/rds.ts';
-import { type ConnectionHost, RdsConnection } from './connection.ts';
+import { RdsConnection } from './connection.ts';
+import type { ConnectionHost } from './connection-host.ts';
 import type { RdsCounters } from './counters.ts';
+import type { LanesDoubt, ProcessDoubt } from './doubts.ts';
+import { LanePump } from './lane-pump.ts';
+import { LaneReading } from './lane-reading.ts';
 import { type BufferPool, type ChunkShelf, type ReceiveBuffer, Staging } from './memory.ts';
 import { LaneReceiver, type ReceiverHost } from './receiver.ts';
 import { LaneSender, type MapSource } from './sender.ts';
-import { LaneTimes, type ReceiveTimes } from './socket-trace.ts';
+import type { ReceiveTimes } from './socket-trace.ts';
 import type { Channel, ChannelHandler, Runtime, Timer, Transport } from './transport.ts';
 
 /** What a lane needs of its node. */
@@ -57,7 +61,16 @@ export interface LaneHost {
   patienceMs(): number;
   /** Something is queued for a lane that is not up. */
   waits(lane: Lane): void;
-  deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void;
+  deliver(
+    lane: Lane,
+    sport: number,
+    dport: number,
+    buffer: ReceiveBuffer,
+    offset: number,
+    length: number,
+  ): void;
+  /** What has come on lane 0 is older than what was just read. */
+  readLane0(): void;
   /** A user's ping came. */
   pinged(lane: Lane, sport: number): void;
   /** The peer's map came, 8192 bytes. */
@@ -69,10 +82,6 @@ export interface LaneHost {
   laneClosed(lane: Lane): void;
 }
 
-const EAGAIN = -errnoOf('EAGAIN');
-/** Bytes moved before other lanes have their turn, and before the program's handlers have theirs. */
-const TURN_BYTES = 4 * 1024 * 1024;
-const HANDLERS_BYTES = 1024 * 1024;
 const ACK_POLL_MIN_MS = 1;
 const ACK_POLL_MAX_MS = 64;
 
@@ -83,17 +92,15 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   readonly connection: RdsConnection;
   readonly #node: LaneNode;
   readonly #peer: LaneHost;
+  readonly #reading: LaneReading;
+  readonly #pump: LanePump;
+  /** What makes it unclear which messages are duplicates. The peer sees to it. */
+  doubt: LanesDoubt | ProcessDoubt | null = null;
+  /** What came on lane 0 may be older than the next message here. Set by the peer, for other lanes, until there is one. */
+  followsLane0 = false;
   /** Of the map that was last written to the current connection. */
   mapVersion = -1;
   #channel: Channel | null = null;
-  #times: LaneTimes | null = null;
-  /** What a write to the current channel met, -errno; 0 while all is well. */
-  #brokenBy = 0;
-  #pumpScheduled = false;
-  #readScheduled = false;
-  /** Bytes read, and written, since others last had their turn. */
-  #turnBytes = 0;
-  #turnSentBytes = 0;
   #timer: Timer | null = null;
   #timerAtMs = Number.POSITIVE_INFINITY;
   #ackPollMs = ACK_POLL_MIN_MS;
@@ -104,6 +111,8 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#peer = peer;
     this.address = peer.address;
     this.index = index;
+    this.#reading = new LaneReading(this, node, peer);
+    this.#pump = new LanePump(this, node);
     const { counters, pool, runtime } = node;
     const staging = new Staging(pool, runtime.releases);
     const sender = new LaneSender(node.sequenceBase(), staging, counters, this);
@@ -165,13 +174,13 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     channel.handler = this;
     this.connection.adopted(this.#node.runtime.now());
     // What came before the handler was set raises no event any more.
-    this.#readLater();
+    this.#reading.later();
   }
 
   /** Reading is not held back any more. */
   resumed(): void {
     this.connection.resumed(this.#node.runtime.now());
-    this.#readLater();
+    this.#reading.later();
   }
 
   /** Sets the timer for what is due next. */
@@ -213,8 +222,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   }
 
   readable(): void {
-    this.#turnBytes = 0;
-    this.#read();
+    this.#reading.turn();
   }
 
   writable(): void {
@@ -227,7 +235,11 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.arm();
   }
 
-  // --- for its sender and its receiver ---
+  // --- for its pump, its sender and its receiver ---
+
+  writeFailed(result: number): void {
+    this.#reading.writeFailed(result);
+  }
 
   readMap(): Uint8Array {
     this.mapVersion = this.#peer.mapVersion;
@@ -247,7 +259,8 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   }
 
   data(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {
-    this.#peer.deliver(sport, dport, buffer, offset, length);
+    this.followsLane0 = false;
+    this.#peer.deliver(this, sport, dport, buffer, offset, length);
   }
 
   held(deltaBytes: number): void {
@@ -294,8 +307,21 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#channel?.shutdownWrite();
   }
 
+  hasUnread(): boolean {
+    return (this.#channel?.unreadBytes() ?? 0) > 0;
+  }
+
   ackedBytes(): number {
     return this.#channel?.ackedBytes() ?? 0;
+  }
+
+  readRest(): void {
+    this.#reading.rest();
+  }
+
+  /** Before another lane goes on: what is there now. */
+  catchUp(): void {
+    this.#reading.catchUp();
   }
 
   heldBack(): boolean {
@@ -341,8 +367,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   closeChannel(how: 'close' | 'reset'): void {
     const channel = this.#channel;
     this.#channel = null;
-    this.#times = null;
-    this.#brokenBy = 0;
+    this.#reading.end();
     this.#ackPollAtMs = Number.POSITIVE_INFINITY;
     if (how === 'close') channel?.close();
     else channel?.reset();
@@ -356,180 +381,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   }
 
   wake(): void {
-    if (this.#pumpScheduled) return;
-    this.#pumpScheduled = true;
-    this.#node.runtime.defer(() => {
-      this.#pumpScheduled = false;
-      this.#pump();
-    });
-  }
-
-  /** Writes what there is until the channel is full. */
-  #pump(): void {
-    const { sender } = this.connection;
-    let moved = 0;
-    while (this.connection.state === 'up') {
-      const channel = this.#channel;
-      if (channel === null || !channel.writable) break;
-      const offer = sender.gather(channel, this.connection.gate);
-      if (sender.memoryTaken) {
-        this.#node.warn(
-          'lent memory taken',
-          this.address,
-          'a lent buffer was detached or resized while it was sent',
-        );
-        this.connection.failed(this.#node.runtime.now(), 'lent memory was taken away');
-        break;
-      }
-      if (offer === null) break;
-      const n =
-        offer.lent === null
-          ? channel.send(offer.views, offer.count, offer.more)
-          : channel.sendLent(offer.lent, offer.views, offer.count);
-      if (n < 0) {
-        this.#broken(n);
-        break;
-      }
-      if (n === 0) {
-        this.#node.counters.tcp_sndbuf_full += 1;
-        break;
-      }
-      sender.wrote(n, channel);
-      moved += n;
-      if (moved >= HANDLERS_BYTES) {
-        this.#pumpOn(moved);
-        break;
-      }
-    }
-    this.arm();
-  }
-
-  /**
-   * Goes on behind the program's handlers: a fast receiver acknowledges while we write, and a program that hears of it now
-   * fills the queue before it is empty (measured: a stream of 1 MiB messages otherwise stops for the next timer every time).
-   */
-  #pumpOn(moved: number): void {
-    const { runtime } = this.#node;
-    this.checkAcks();
-    this.#turnSentBytes += moved;
-    if (this.#turnSentBytes < TURN_BYTES) {
-      runtime.defer(() => this.wake());
-      return;
-    }
-    this.#turnSentBytes = 0;
-    runtime.yield(() => this.wake());
-  }
-
-  /** A write met an error. What the peer sent before it is still to be read; the read then meets the error, too. */
-  #broken(result: number): void {
-    const before = this.#channel;
-    this.#brokenBy = result;
-    this.#read();
-    if (this.#channel !== before || before === null) return;
-    if (!this.#peer.isPaused) this.connection.failed(this.#node.runtime.now(), errnoName(result));
-  }
-
-  #readLater(): void {
-    if (this.#readScheduled) return;
-    this.#readScheduled = true;
-    this.#node.runtime.yield(() => {
-      this.#readScheduled = false;
-      this.#turnBytes = 0;
-      this.#read();
-    });
-  }
-
-  #read(): void {
-    const { receiver } = this.connection;
-    for (;;) {
-      const channel = this.#channel;
-      if (channel === null || this.connection.state === 'dialing') break;
-      // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer. And so is
-      // the rest of a message that has its memory already: else many beginnings could hold it all, and nothing would move.
-      if (receiver.needsMemory && this.#peer.isFull()) this.#peer.pause();
-      const isHeld = this.#peer.isPaused && this.connection.confirmed;
-      if (isHeld) receiver.rest();
-      if (isHeld && !receiver.hasBegun) break;
-      const targets = receiver.targets(isHeld);
-      const n = channel.readv(targets, targets.length);
-      if (n <= 0) {
-        if (n !== EAGAIN) this.#readEnded(n);
-        break;
-      }
-      const now = this.#node.runtime.now();
-      this.connection.receivedFirst(now);
-      if (!this.#filled(n, now)) {
-        this.#node.warn('protocol violation', this.address, 'announced a message over 1 MiB');
-        this.connection.violated(now, 'the peer announced a message over 1 MiB');
-        break;
-      }
-      if (this.#channel !== channel || !channel.readable) break;
-      this.#turnBytes += n;
-      if (this.#turnBytes >= TURN_BYTES) {
-        this.#readLater();
-        break;
-      }
-      if (receiver.deliveredLarge) {
-        this.#readSoon();
-        break;
-      }
-    }
-    receiver.rest();
-    this.checkAcks();
-    this.arm();
-  }
-
-  /**
-   * Goes on behind the program's handlers and the releases they cause: when they recycle what came, the next large message
-   * is read into the same memory, so that one buffer serves a stream instead of one for each message of a turn.
-   */
-  #readSoon(): void {
-    if (this.#readScheduled) return;
-    this.#readScheduled = true;
-    const { runtime } = this.#node;
-    runtime.defer(() =>
-      runtime.defer(() => {
-        this.#readScheduled = false;
-        this.#read();
-      }),
-    );
-  }
-
-  /** Bytes were read. When is measured where a socket asks for it. */
-  #filled(n: number, now: number): boolean {
-    const { receiver } = this.connection;
-    const { receiveTimes } = this.#node;
-    if (receiveTimes.wanted === 0) {
-      this.#times = null;
-      return receiver.filled(n);
-    }
-    const times = this.#times ?? new LaneTimes(receiveTimes);
-    this.#times = times;
-    times.before(now);
-    const sane = receiver.filled(n);
-    times.after(now, receiver);
-    return sane;
-  }
-
-  /** Before closing: what is there now. A peer that goes on sending behind our FIN does not keep us. */
-  readRest(): void {
-    const { receiver } = this.connection;
-    let left = this.#channel?.unreadBytes() ?? 0;
-    while (left > 0) {
-      const targets = receiver.targets();
-      const n = this.#channel?.readv(targets, targets.length) ?? 0;
-      if (n <= 0 || !this.#filled(n, this.#node.runtime.now())) return;
-      left -= n;
-    }
-  }
-
-  #readEnded(result: number): void {
-    const now = this.#node.runtime.now();
-    this.checkAcks();
-    // The socket reports an error once: if a write met it, reading ends as if the peer had said FIN.
-    const failure = result === 0 ? this.#brokenBy : result;
-    if (failure === 0) this.connection.peerEnded(now);
-    else this.connection.failed(now, errnoName(failure));
+    this.#pump.wake();
   }
 
   #onTimer(): void {

@@ -91,7 +91,7 @@ function connectionInfo(localAddress: string, peer: Peer, lane: Lane): Connectio
     remoteAddress: peer.address,
     lane: lane.index,
     transport: 'tcp',
-    nextTx: sequence(sender.nextSeq),
+    nextTx: sequence(sender.queue.nextSeq),
     nextRx: sequence(receiver.rule.next),
     sending: state === 'up' && isSending(sender.runs().queued),
     connecting: state === 'dialing',

@@ -37,6 +37,7 @@ import {
   type SocketOptions,
 } from './options.ts';
 import { Peer, type PeerNode } from './peer.ts';
+import type { PeerLending } from './peer-lending.ts';
 import { PeerTable } from './peers.ts';
 import { copyPieces } from './pieces.ts';
 import { ReceiveQueue } from './receive-queue.ts';
@@ -71,6 +72,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
   readonly transport: Transport;
   readonly budget: MemlockBudget;
   readonly memory: Memory;
+  readonly lending: PeerLending;
   readonly counters: RdsCounters = rdsCounters();
   readonly limits: NodeLimits;
   readonly pool: BufferPool;
@@ -122,6 +124,7 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
     this.transport = environment.transport;
     this.budget = environment.budget;
     this.memory = environment.memory;
+    this.lending = environment.lending;
     this.limits = { ...defaultLimits, ...limits };
     this.#peers = new PeerTable({ ...this.limits, peers: peersMax(this.limits, lanes) });
     this.#admission = new Admission(allow, this.limits.connections, this.counters);

@@ -12,7 +12,7 @@
  * - A peer with another generation number has restarted. Its other connections are those of the dead process, and end; the
  *   number of lanes is settled anew.
  * - Inbound connections wait while their lane is busy or not known (stash.ts). While nothing is agreed all of them take the place of
- *   lane 0, one after the other (first-contact.ts).
+ *   lane 0, one after the other (doubts.ts).
  *
  * Two bounds protect us from a peer and a program that do not read: bytes held for the peer, here, and in all, at the node. Over
  * either no lane of the peer is read any more, and TCP holds it back; congestion maps are meant to do so first.
@@ -20,7 +20,7 @@
 import { sport } from '../wire/rds.ts';
 import { countRefusal, refusalTexts } from './admission.ts';
 import { PeerMap } from './congestion.ts';
-import { FirstContact } from './first-contact.ts';
+import { LanesDoubt, ProcessDoubt } from './doubts.ts';
 import { Handshake, type ProbeNews } from './handshake.ts';
 import { Lane, type LaneHost, type LaneNode } from './lane.ts';
 import { ChunkShelf, type ReceiveBuffer } from './memory.ts';
@@ -29,6 +29,7 @@ import type { Run, SendOwner } from './run.ts';
 import { Expectation } from './sequence.ts';
 import { Stash, type StashHost } from './stash.ts';
 import type { Channel } from './transport.ts';
+import type { ViewsHost } from './two-views.ts';
 
 /** What a peer needs of its node. */
 export interface PeerNode extends LaneNode {
@@ -75,8 +76,11 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   #lanesUp = 0;
   /** Where changes of our map go: to one lane, so that they arrive in order. */
   #mapLane: Lane | null = null;
-  /** While nothing is agreed with a peer that dials: what is made of the numbers that come on lane 0. */
-  #contact: FirstContact | null = null;
+  /** Lane 0 was waited for in vain: the others are taken all the same. */
+  #goesWithoutLane0 = false;
+  /** In which order connections came, or were established. */
+  readonly #ages = new WeakMap<Channel, number>();
+  #connections = 0;
   #heldBytes = 0;
   #paused = false;
   #isClosing = false;
@@ -90,7 +94,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     this.shelf = new ChunkShelf(node.pool, node.runtime.releases);
     this.lanes.push(new Lane(node, this, 0));
     this.#stash = new Stash(this, node.runtime);
-    this.#makeContact(this.#handshake.offered);
+    this.#forgetLanes();
   }
 
   /** Lanes agreed with the peer; 0 while unknown. */
@@ -121,7 +125,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
 
   /** Nothing is queued, and there has been no connection for `forMs`: the peer's place may be given to another. */
   isForgotten(now: number, forMs: number): boolean {
-    return this.lanes.every(({ connection }) => connection.isForgotten(now, forMs));
+    return this.#stash.isEmpty && this.lanes.every(({ connection }) => connection.isForgotten(now, forMs));
   }
 
   /** A send was refused because the peer's port is congested: only a connection can bring news of it. */
@@ -163,10 +167,12 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       this.#first.arm();
       return;
     }
-    if (this.#stash.add(channel, this.#handshake.offered)) return;
+    this.#note(channel);
+    const excess = this.#stash.add(channel, this.#handshake.offered);
+    if (excess === null) return;
     countRefusal(this.#node.counters, 'waiting');
     this.#node.warn('connection refused', this.address, refusalTexts.waiting);
-    channel.reset();
+    excess.reset();
   }
 
   /** Memory of messages that wait to be read changed. */
@@ -186,7 +192,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     this.#paused = true;
     this.#node.paused(this);
     // Else no probe would be read either, ever.
-    this.#contact?.decide(true);
+    this.#guess();
   }
 
   /** Reads again, and returns true, if neither bound holds it back any more. */
@@ -202,20 +208,37 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   shutdown(): void {
     this.#isClosing = true;
     this.#stash.close();
-    this.#contact?.decide(true);
+    this.#guess();
     this.#paused = false;
     for (const lane of this.lanes) lane.shutdown();
   }
 
   // --- for its lanes ---
 
-  deliver(sport: number, dport: number, buffer: ReceiveBuffer, offset: number, length: number): void {
-    if (this.#contact?.isHolding) this.#contact.hold({ sport, dport, payload: { buffer, offset, length } });
+  deliver(
+    lane: Lane,
+    sport: number,
+    dport: number,
+    buffer: ReceiveBuffer,
+    offset: number,
+    length: number,
+  ): void {
+    const views = lane.doubt?.views;
+    if (views?.isHolding) views.hold({ sport, dport, payload: { buffer, offset, length } });
     else this.#node.deliver(this, sport, dport, buffer, offset, length);
   }
 
+  /**
+   * A kernel sends on lane 0 until it knows of others, and then on these as soon as TCP has acknowledged all of that
+   * (mprds_catchup_tx0). So it has arrived, and is read first: else a socket that changes its lane would lose its order.
+   */
+  readLane0(): void {
+    this.#first.catchUp();
+  }
+
   pinged(lane: Lane, sport: number): void {
-    if (this.#contact?.isHolding) this.#contact.hold({ sport, dport: 0, payload: null });
+    const views = lane.doubt?.views;
+    if (views?.isHolding) views.hold({ sport, dport: 0, payload: null });
     else lane.connection.ping(sport, this.map.congested(sport));
   }
 
@@ -248,7 +271,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
 
   /** Not on a connection that is another lane's by its port, and stands in for lane 0 until the peer has said how many it has. */
   mayResend(lane: Lane): boolean {
-    return lane.index > 0 || this.#contact === null || !this.#contact.isOneOfSeveral;
+    return lane.index > 0 || this.#lanesDoubt?.isOneOfSeveral !== true;
   }
 
   /** As long as there is nothing to be said, once for all lanes is enough. */
@@ -257,6 +280,12 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   }
 
   opening(lane: Lane): Uint8Array {
+    const { channel } = lane;
+    if (channel !== null && !this.#ages.has(channel)) this.#note(channel);
+    // Another lane is not there before lane 0 has told, but where it goes without that.
+    const isFirstToTell = lane.index === 0 || !this.#first.connection.settled;
+    if (isFirstToTell && lane.doubt === null && this.generation !== 0)
+      lane.doubt = new ProcessDoubt(this.#viewsHost(lane), lane.connection.receiver);
     return this.#handshake.opening(lane.index === 0);
   }
 
@@ -268,20 +297,27 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     // Said on a connection that is read for the last time, while another lane is in the middle of a message of the new process.
     if (this.#isAbandoning) return;
     const { connection } = lane;
-    const news = this.#handshake.read(bytes, offset);
+    const news = this.#handshake.read(bytes, offset, this.#ages.get(lane.channel as Channel) as number);
+    const { doubt } = lane;
+    if (doubt instanceof LanesDoubt) doubt.told(this.#handshake.hasSeveralLanes === true);
+    else if (doubt !== null) {
+      doubt.told(news.hasRestarted);
+      lane.doubt = null;
+    }
     if (news.isLate) {
       connection.endLate(this.#node.runtime.now());
       return;
     }
-    this.#contact?.decide(this.#handshake.hasSeveralLanes === true);
-    if (news.hasRestarted) this.#restarted(lane);
+    // What was held, and is new, has come already: its numbers count.
+    if (news.hasRestarted)
+      this.#restarted(lane, doubt instanceof ProcessDoubt ? doubt.other : new Expectation());
     if (isPing) connection.answer(this.#handshake.pong(news, lane.index === 0));
     else if (connection.answered()) this.#answered(lane, news);
   }
 
   unanswered(lane: Lane): void {
     // The answer is behind what the peer has to repeat.
-    if (this.#contact?.isHolding) return;
+    if (lane.doubt?.views.isHolding) return;
     this.#handshake.unanswered();
     if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
     else this.#open(lane);
@@ -315,19 +351,28 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       const { tell, isAgreed } = this.#handshake.next(news, this.#settledLanes > 0 && this.#spreadOver === 1);
       if (tell !== null) connection.sendProbe(tell);
       if (isAgreed) this.#settle(news.lanes);
-    } else this.#open(lane);
+      // Without SPORT_IDX this is no lane of the process that had several.
+    } else if (news.hasSportIdx) this.#open(lane);
+    else this.#restarted(lane, new Expectation());
+  }
+
+  #note(channel: Channel): void {
+    this.#connections += 1;
+    this.#ages.set(channel, this.#connections);
   }
 
   /** So many lanes it is, with this generation of the peer. */
   #settle(lanes: number): void {
     const first = this.#first;
     // Fewer, and no new generation number: it cannot be the process that took messages on the others.
-    if (this.#spreadOver > lanes && this.#settledLanes !== 0) this.#restarted(first);
+    if (this.#spreadOver > lanes && this.#settledLanes !== 0) this.#restarted(first, new Expectation());
     if (this.#spreadOver !== lanes) this.#spread(lanes);
     this.#settledLanes = lanes;
+    this.#goesWithoutLane0 = false;
     this.#open(first);
-    if (!this.dials) this.#place(first, (first.channel?.remotePort ?? 0) % lanes);
+    this.#place(first, this.dials ? 0 : (first.channel?.remotePort ?? 0) % lanes);
     for (const lane of this.lanes) {
+      lane.followsLane0 = lane.index > 0;
       if (lane.index > 0 && lane.index < lanes && this.dials)
         lane.connection.keepUp(this.#node.runtime.now());
       lane.look();
@@ -347,8 +392,9 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       return state === 'down' && !sender.hasUnacked && hi === 0 && lo === 0;
     });
     const { receiver } = first.connection;
-    const rules = this.#contact?.lanes(this.#settledLanes, index) ?? new Map([[index, receiver.rule]]);
-    this.#contact = null;
+    const doubt = this.#lanesDoubt;
+    if (doubt !== null || index > 0) this.#endDoubt(first);
+    const rules = doubt?.settled(this.#settledLanes, index) ?? new Map([[index, receiver.rule]]);
     if (index > 0 && isNew) {
       this.lanes[0] = other;
       this.lanes[index] = first;
@@ -376,11 +422,12 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     for (const run of runs) this.laneFor(sport(run.bytes, run.start)).connection.sender.adopt(run);
   }
 
-  /** The peer has a new generation number, as `lane` tells. */
-  #restarted(lane: Lane): void {
+  /** The peer has a new generation number, as `lane` tells, which follows `rule` from now on. */
+  #restarted(lane: Lane, rule: Expectation): void {
     const now = this.#node.runtime.now();
     this.#node.counters.peer_restarts += 1;
     this.#settledLanes = 0;
+    this.#goesWithoutLane0 = false;
     this.#handshake.restarted();
     this.#isAbandoning = true;
     for (const other of this.lanes) {
@@ -388,35 +435,56 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       connection.sender.generationChanged();
       // First read what the dead one had said: its numbers must not be expected of the new one.
       if (other !== lane) connection.abandon(now, 'the peer restarted');
-      connection.numberAfresh();
+      this.#endDoubt(other);
+      connection.numberAfresh(other === lane ? rule : new Expectation());
       other.arm();
     }
     this.#isAbandoning = false;
-    this.#makeContact(this.#handshake.offered);
+    this.#forgetLanes();
+    if (lane.index > 0 && lane.channel !== null) this.#lanesDoubt?.follow(lane.channel.remotePort, rule);
     if (lane.index > 0) lane.connection.drop(now, 'the peer restarted');
     else lane.connection.unsettle(now);
   }
 
-  /** Nothing is agreed, from now on: every connection is taken for one of `lanes`, or for the only one. */
-  #makeContact(lanes: number): void {
+  /** No number of lanes is agreed any more. */
+  #forgetLanes(): void {
+    const { offered, hasSeveralLanes } = this.#handshake;
     // A peer that is dialled, or was never offered several, has one at a time.
-    if (this.dials || this.#handshake.offered === 1) return;
-    const { counters, runtime } = this.#node;
+    if (this.dials || offered === 1) return;
     const first = this.#first;
-    const contact = new FirstContact(
-      { source: this, lanes, hasSeveral: this.#handshake.hasSeveralLanes },
+    const port = first.channel?.remotePort ?? 0;
+    const peer = { count: offered, hasSeveral: hasSeveralLanes, port };
+    first.doubt = new LanesDoubt(this.#viewsHost(first), first.connection.receiver, peer);
+  }
+
+  get #lanesDoubt(): LanesDoubt | null {
+    const { doubt } = this.#first;
+    return doubt instanceof LanesDoubt ? doubt : null;
+  }
+
+  /** Decides for want of a probe. */
+  #guess(): void {
+    for (const { doubt } of this.lanes) doubt?.views.decide();
+  }
+
+  #endDoubt(lane: Lane): void {
+    const { doubt } = lane;
+    if (doubt instanceof ProcessDoubt) doubt.told(false);
+    else doubt?.views.decide();
+    lane.doubt = null;
+  }
+
+  #viewsHost(lane: Lane): ViewsHost {
+    const { counters, runtime } = this.#node;
+    return {
+      source: this,
       counters,
-      {
-        timer: runtime.timer,
-        pass: ({ sport, dport, payload }) => {
-          if (payload === null) first.connection.ping(sport, this.map.congested(sport));
-          else this.#node.deliver(this, sport, dport, payload.buffer, payload.offset, payload.length);
-        },
+      timer: runtime.timer,
+      pass: ({ sport, dport, payload }) => {
+        if (payload === null) lane.connection.ping(sport, this.map.congested(sport));
+        else this.#node.deliver(this, sport, dport, payload.buffer, payload.offset, payload.length);
       },
-    );
-    if (first.channel !== null) contact.comesFrom(first.channel.remotePort);
-    first.connection.receiver.rule = contact;
-    this.#contact = contact;
+    };
   }
 
   // --- for its stash ---
@@ -431,21 +499,15 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     }
     const index = remotePort % lanes;
     if (index === 0) return first;
-    return first.connection.settled ? (this.lanes[index] as Lane) : null;
+    return first.connection.settled || this.#goesWithoutLane0 ? (this.lanes[index] as Lane) : null;
   }
 
   comes({ remotePort }: Channel): void {
-    this.#contact?.comesFrom(remotePort);
+    this.#lanesDoubt?.comesFrom(remotePort);
   }
 
   waitedForLane0(): void {
-    // Whichever comes first now takes the place of lane 0; if it is still another lane's, it has that lane's numbers.
-    const left = this.lanes
-      .slice(0, this.#settledLanes)
-      .map(({ connection }) => connection.receiver.rule.next);
-    if (left.length > 0) this.#makeContact(left.length);
-    for (const [index, next] of left.entries()) this.#contact?.seed(index, next);
-    this.#settledLanes = 0;
+    this.#goesWithoutLane0 = this.#settledLanes > 1;
   }
 
   get #first(): Lane {

@@ -1,13 +1,12 @@
 /**
- * The sending half of a lane: what is queued, what is written, what is acknowledged. Pure: gather() offers bytes,
+ * The sending half of a lane: what is written next, what is written, what is acknowledged. Pure: gather() offers bytes,
  * wrote() learns how many went.
  *
  *   queue ──gather/wrote──▶ unacked ──acked──▶ released
  *     ▲                        │
  *     └──── requeue ───────────┘    connection lost: in order, at the head, flagged RETRANSMITTED
  *
- * Rules (rds_send_xmit, rds_send_path_reset, rds_tcp_xmit):
- * - Sequence numbers are given when a message is queued, so queue order is sequence order.
+ * Rules (rds_send_xmit, rds_send_path_reset, rds_tcp_xmit); what waits, and its numbers, is the queue's (sender-queue.ts):
  * - A run moves to `unacked` before its first byte is written.
  * - A message is acknowledged when the peer's TCP has its last byte: position in the stream, counted from what was
  *   *written*, not from what TCP has put on the wire.
@@ -19,31 +18,18 @@
 import { assert } from '../core/assert.ts';
 import { Deque } from '../core/deque.ts';
 import type { Ubuf } from '../core/ubuf.ts';
-import { writeU32 } from '../wire/bytes.ts';
-import {
-  CONG_BITMAP,
-  EXTHDR_OFFSET,
-  encodeHeader,
-  FLAGS_OFFSET,
-  HEADER_BYTES,
-  payloadLength,
-  RETRANSMITTED,
-  seqHi,
-  seqLo,
-  writeHeader,
-} from '../wire/rds.ts';
+import { CONG_BITMAP, encodeHeader, HEADER_BYTES } from '../wire/rds.ts';
 import { CONG_MAP_BYTES, createMap } from '../wire/rds-congestion.ts';
 import type { RdsCounters } from './counters.ts';
 import type { Staging } from './memory.ts';
 import { type Lender, MapInFlight, Offer, type Part } from './offer.ts';
 import { Run, type SendOwner } from './run.ts';
-import { separated, without } from './run-queue.ts';
+import { SendQueue } from './sender-queue.ts';
+import type { Sequence } from './sequence.ts';
 
 /** Of this thread: nothing happens between gather() and wrote(), and idle lanes should be light. */
 const offer = new Offer();
 const emptyMap: Uint8Array = mapMessage(createMap());
-
-const RESERVED_NUMBERS = 2;
 
 /** What may be written: maps and probes; with them what was begun on an earlier connection; everything. */
 export type Gate = 'probes' | 'resent' | 'open';
@@ -54,56 +40,31 @@ export interface MapSource {
 }
 
 export class LaneSender {
-  readonly #staging: Staging;
+  /** What waits. Whoever has something to say adds it there. */
+  readonly queue: SendQueue;
   readonly #counters: RdsCounters;
   readonly #maps: MapSource;
-  #queue = new Deque<Run>();
   readonly #unacked = new Deque<Run>();
   /** Partly written: the last of `#unacked`, or the map. */
   #current: Part | null = null;
   #mapPending = false;
-  #controlQueued = 0;
   #memoryTaken = false;
-  readonly #baseHi: number;
-  readonly #baseLo: number;
-  #reserved = RESERVED_NUMBERS;
-  #seqHi: number;
-  #seqLo: number;
   /** Bytes written to the current connection. */
   #written = 0;
 
-  constructor(
-    base: { readonly hi: number; readonly lo: number },
-    staging: Staging,
-    counters: RdsCounters,
-    maps: MapSource,
-  ) {
-    this.#baseHi = base.hi;
-    this.#baseLo = base.lo;
-    this.#seqHi = base.hi >>> 0;
-    this.#seqLo = base.lo >>> 0;
-    for (let i = 0; i < RESERVED_NUMBERS; i++) this.#advanceSeq();
-    this.#staging = staging;
+  constructor(base: Sequence, staging: Staging, counters: RdsCounters, maps: MapSource) {
+    this.queue = new SendQueue(base, staging, counters);
     this.#counters = counters;
     this.#maps = maps;
   }
 
   /** Nothing queued and nothing unacknowledged. */
   get idle(): boolean {
-    return this.#queue.length === 0 && this.#unacked.length === 0 && this.#current === null;
+    return this.queue.runs.length === 0 && this.#unacked.length === 0 && this.#current === null;
   }
 
   get hasUnacked(): boolean {
     return this.#unacked.length > 0;
-  }
-
-  /** Protocol messages that wait to be written. */
-  get controlQueued(): number {
-    return this.#controlQueued;
-  }
-
-  get mapPending(): boolean {
-    return this.#mapPending;
   }
 
   get writtenBytes(): number {
@@ -117,7 +78,7 @@ export class LaneSender {
 
   /** For observers: what is not begun, and what is not acknowledged. Headers are read in place (run.ts). */
   runs(): { readonly queued: Iterable<Run>; readonly unacked: Iterable<Run> } {
-    return { queued: this.#queue, unacked: this.#unacked };
+    return { queued: this.queue.runs, unacked: this.#unacked };
   }
 
   /**
@@ -132,96 +93,14 @@ export class LaneSender {
     return { startBytes: run.streamStart + run.boundaryBefore(end), ackPointBytes: run.streamStart + end };
   }
 
-  /** Next number to be given. */
-  get nextSeq(): { hi: number; lo: number } {
-    return { hi: this.#seqHi, lo: this.#seqLo };
-  }
-
-  /** Queues a message that is copied into the staging area now; the pieces are the caller's again on return. */
-  queueCopy(
-    owner: SendOwner | null,
-    pieces: readonly Uint8Array[],
-    length: number,
-    sport: number,
-    dport: number,
-  ): Run {
-    const total = HEADER_BYTES + length;
-    const last = this.#queue.last;
-    const joins = last !== undefined && this.#extendable(last, owner) && this.#staging.fits(total);
-    const offset = this.#stageHeader(total, length, sport, dport);
-    const bytes = this.#staging.bytes;
-    let at = offset + HEADER_BYTES;
-    for (let i = 0; i < pieces.length; i++) {
-      const piece = pieces[i] as Uint8Array;
-      bytes.set(piece, at);
-      at += piece.byteLength;
-    }
-    this.#counters.send_queued += 1;
-    if (joins) {
-      last.extend(offset + total);
-      return last;
-    }
-    const run = new Run(owner, this.#staging.chunk, bytes, offset, offset + total, null, false);
-    this.#queue.push(run);
-    return run;
-  }
-
-  /** Queues one message whose payload is `payload`; its reference passes to the run. */
-  queuePayload(owner: SendOwner | null, payload: Ubuf, lent: boolean, sport: number, dport: number): Run {
-    const offset = this.#stageHeader(HEADER_BYTES, payload.byteLength, sport, dport);
-    const { chunk, bytes } = this.#staging;
-    const run = new Run(owner, chunk, bytes, offset, offset + HEADER_BYTES, payload, lent);
-    this.#queue.push(run);
-    this.#counters.send_queued += 1;
-    return run;
-  }
-
-  /**
-   * Queues an empty message of the protocol. `early`: before the first message that was not begun yet, with a number below its
-   * own. Everything with a lower number goes before it, so whatever the peer expects after it, nothing that is sent again looks old.
-   */
-  queueControl(sport: number, dport: number, extensions: Uint8Array | null, early: boolean): void {
-    const staging = this.#staging;
-    const place = early ? this.#firstUnbegun() : -1;
-    const isReserved = early && this.#reserved > 0;
-    const offset =
-      isReserved || place >= 0
-        ? staging.reserve(HEADER_BYTES)
-        : this.#stageHeader(HEADER_BYTES, 0, sport, dport);
-    if (isReserved) this.#stageReserved(offset, sport, dport);
-    else if (place >= 0) this.#stageBefore(this.#queue.at(place) as Run, offset, sport, dport);
-    this.#controlQueued += 1;
-    if (extensions !== null) staging.bytes.set(extensions, offset + EXTHDR_OFFSET);
-    const end = offset + HEADER_BYTES;
-    const isProbe = extensions !== null;
-    const run = new Run(null, staging.chunk, staging.bytes, offset, end, null, false, isProbe, true);
-    if (place < 0) this.#queue.push(run);
-    else this.#insert(run, place);
-  }
-
-  /** Takes out of the queue what programs have sent and is not begun, for other lanes. */
+  /** Takes out of the queue what programs have sent, for other lanes. */
   takeQueued(): Run[] {
-    const taken: Run[] = [];
-    const kept = new Deque<Run>();
-    for (const run of this.#queue) {
-      if (run.control) kept.push(run);
-      else taken.push(run);
-    }
-    this.#queue = kept;
-    return taken;
+    return this.queue.take();
   }
 
-  /** Queues a run that another lane had: with numbers of this one, and as never sent before. */
+  /** Queues a run that another lane had. */
   adopt(run: Run): void {
-    run.resent = false;
-    for (let at = run.start; at < run.end; ) {
-      writeU32(run.bytes, at, this.#seqHi);
-      writeU32(run.bytes, at + 4, this.#seqLo);
-      run.bytes[at + FLAGS_OFFSET]! &= ~RETRANSMITTED;
-      this.#advanceSeq();
-      at += HEADER_BYTES + (run.payload === null ? payloadLength(run.bytes, at) : 0);
-    }
-    this.#queue.push(run);
+    this.queue.adopt(run);
   }
 
   /** The own congestion map changed: send it before the next message. Coalesced. */
@@ -245,12 +124,13 @@ export class LaneSender {
     if (room && this.#mapPending && !(this.#current instanceof MapInFlight)) {
       room = offer.add(this.#openMap(), lender);
     }
-    for (let i = 0; room && i < this.#queue.length; i++) {
-      const run = this.#queue.at(i) as Run;
+    const { queue } = this;
+    for (let i = 0; room && i < queue.runs.length; i++) {
+      const run = queue.runs.at(i) as Run;
       if (gate !== 'open' && !run.probe && !(run.resent && gate === 'resent')) break;
       if (isTaken(run)) {
         // Not begun, so nobody misses it on the wire; its numbers are a hole, which is normal.
-        this.#counters.send_memory_taken += this.#filterQueue((other) => other === run);
+        this.#counters.send_memory_taken += queue.withdraw((other) => other === run);
         i -= 1;
         continue;
       }
@@ -292,7 +172,7 @@ export class LaneSender {
       run.release();
     }
     this.#counters.send_drop_acked += messages;
-    if (this.idle) this.#staging.rest();
+    if (this.idle) this.queue.rest();
     return messages;
   }
 
@@ -302,7 +182,7 @@ export class LaneSender {
     this.#mapPending = false;
     this.#memoryTaken = false;
     this.#written = 0;
-    const runs: Run[] = [];
+    const begun: Run[] = [];
     for (const run of this.#unacked) {
       this.#dropStale(run);
       if (isTaken(run)) this.#counters.send_memory_taken += 1;
@@ -315,20 +195,10 @@ export class LaneSender {
       run.resent ||= flagged > 0;
       run.sent = 0;
       run.streamStart = 0;
-      runs.push(run);
+      begun.push(run);
     }
     this.#unacked.clear();
-    // Probes still queued belong to the lost connection's handshake, too.
-    for (const run of this.#queue) {
-      if (run.probe) run.release();
-      else runs.push(run);
-    }
-    this.#queue.clear();
-    this.#controlQueued = 0;
-    for (const run of runs) {
-      this.#queue.push(run);
-      if (run.control) this.#controlQueued += 1;
-    }
+    this.queue.requeue(begun);
   }
 
   /** The peer restarted: what was begun on this connection may have reached it, or the one before, so it is not sent again on the next. */
@@ -344,7 +214,7 @@ export class LaneSender {
   cancel(owner: SendOwner, port: number | null = null): void {
     if (port !== null) this.#separate(owner, port);
     const concerned = (run: Run): boolean => run.owner === owner && (port === null || run.goesTo(port));
-    this.#counters.send_cancelled += this.#filterQueue(concerned);
+    this.#counters.send_cancelled += this.queue.withdraw(concerned);
     for (const run of this.#unacked) {
       if (!concerned(run)) continue;
       run.cancelled = true;
@@ -358,76 +228,17 @@ export class LaneSender {
 
   /** Withdraws one run that was not begun; false if it was. */
   cancelRun(run: Run): boolean {
-    if (run.sent > 0 || !this.#inQueue(run)) return false;
-    this.#counters.send_cancelled += this.#filterQueue((other) => other === run);
+    if (run.sent > 0 || !this.queue.has(run)) return false;
+    this.#counters.send_cancelled += this.queue.withdraw((other) => other === run);
     return true;
   }
 
   /** Gives everything up. */
   close(): void {
     for (const run of this.#unacked) run.release();
-    for (const run of this.#queue) run.release();
     this.#unacked.clear();
-    this.#queue.clear();
     this.#current = null;
-    this.#staging.close();
-  }
-
-  /** Only the last run in the queue grows, and only while no byte of it was written or offered for flagging. */
-  #extendable(run: Run, owner: SendOwner | null): boolean {
-    return (
-      run.owner === owner &&
-      owner !== null &&
-      run.payload === null &&
-      run.bytes === this.#staging.bytes &&
-      run.end === this.#staging.used
-    );
-  }
-
-  #stageHeader(reserve: number, length: number, sport: number, dport: number): number {
-    const offset = this.#staging.reserve(reserve);
-    writeHeader(this.#staging.view, offset, this.#seqHi, this.#seqLo, length, sport, dport, 0);
-    this.#advanceSeq();
-    return offset;
-  }
-
-  /** The first two numbers are for the first ping and pong, as long as nothing else was sent. */
-  #stageReserved(offset: number, sport: number, dport: number): void {
-    const at = this.#baseLo + RESERVED_NUMBERS - this.#reserved;
-    this.#reserved -= 1;
-    const carry = at > 0xffffffff ? 1 : 0;
-    writeHeader(this.#staging.view, offset, (this.#baseHi + carry) >>> 0, at >>> 0, 0, sport, dport, 0);
-  }
-
-  /** The number before that of `next`: another may have had it, which has gone before. */
-  #stageBefore(next: Run, offset: number, sport: number, dport: number): void {
-    const hi = seqHi(next.bytes, next.start);
-    const lo = seqLo(next.bytes, next.start);
-    const before = lo === 0 ? (hi - 1) >>> 0 : hi;
-    writeHeader(this.#staging.view, offset, before, (lo - 1) >>> 0, 0, sport, dport, 0);
-  }
-
-  #advanceSeq(): void {
-    this.#seqLo = (this.#seqLo + 1) >>> 0;
-    if (this.#seqLo === 0) this.#seqHi = (this.#seqHi + 1) >>> 0;
-  }
-
-  /** Place in the queue of the first run of which nothing was begun, probes aside; -1 if there is none. */
-  #firstUnbegun(): number {
-    for (let i = 0; i < this.#queue.length; i++) {
-      const run = this.#queue.at(i) as Run;
-      if (!run.probe && !run.resent) return i;
-    }
-    return -1;
-  }
-
-  #insert(run: Run, place: number): void {
-    const queue = new Deque<Run>(this.#queue.length + 1);
-    for (let i = 0; i < this.#queue.length; i++) {
-      if (i === place) queue.push(run);
-      queue.push(this.#queue.at(i) as Run);
-    }
-    this.#queue = queue;
+    this.queue.close();
   }
 
   #openMap(): MapInFlight {
@@ -441,10 +252,8 @@ export class LaneSender {
       this.#mapPending = false;
       return;
     }
-    const run = this.#queue.shift();
+    const run = this.queue.begin();
     assert(run === part, 'offered runs out of order');
-    if (part.control) this.#controlQueued -= 1;
-    if (!part.probe) this.#reserved = 0;
     part.streamStart = this.#written;
     this.#unacked.push(part);
   }
@@ -459,22 +268,10 @@ export class LaneSender {
     const current = this.#current;
     if (current instanceof Run && current.owner === owner && current.payload === null) {
       const at = current.boundaryAfter(current.sent);
-      if (at < current.byteLength) this.#queue.unshift(current.split(at));
+      if (at < current.byteLength) this.queue.unshift(current.split(at));
       if (current.sent === current.byteLength) this.#current = null;
     }
-    this.#queue = separated(this.#queue, owner, port);
-  }
-
-  #inQueue(run: Run): boolean {
-    for (const other of this.#queue) if (other === run) return true;
-    return false;
-  }
-
-  /** Gives up what `drop` says; returns how many messages that were. */
-  #filterQueue(drop: (run: Run) => boolean): number {
-    const { kept, messages } = without(this.#queue, drop);
-    this.#queue = kept;
-    return messages;
+    this.queue.separate(owner, port);
   }
 
   /** Cancelled runs that are wholly sent need no acknowledgement: nobody waits for it. */

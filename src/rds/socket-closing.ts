@@ -1,6 +1,6 @@
 /**
- * The end of a socket. close() waits for nothing but acknowledgements and releases, so whoever sees one says so here; and every
- * call on a closed socket fails alike.
+ * The end of a socket, this library's or the kernel's. close() waits for nothing but acknowledgements and releases, so whoever sees one says so
+ * here; every call on a closed socket fails alike, and so does a close() that met its deadline.
  */
 import { ZerotxError } from '../core/errors.ts';
 import type { Runtime } from './transport.ts';
@@ -9,6 +9,31 @@ import type { Runtime } from './transport.ts';
 export function checkOpen(socket: { readonly closed: boolean }, syscall: string): void {
   if (socket.closed)
     throw new ZerotxError('ENOTCONN', `${syscall} ENOTCONN: the socket is closed`, { syscall });
+}
+
+/** How long close() waits for acknowledgements, and for lent memory, if it is not told. */
+export const CLOSE_DRAIN_MS = 30_000;
+
+export function stillLentText(bytes: number): string {
+  return `${bytes} bytes lent by this socket may still be read by the kernel`;
+}
+
+/** What close() rejects with; null: nothing. */
+export function closeError(
+  { released, drained }: { readonly released: boolean; readonly drained: boolean },
+  stillLent: string,
+  timeoutMs: number,
+): ZerotxError | null {
+  if (!released) return new ZerotxError('ZTX_STILL_LENT', stillLent);
+  if (drained) return null;
+  const text = `close ETIMEDOUT: not all was acknowledged within ${timeoutMs} ms; the rest was withdrawn`;
+  return new ZerotxError('ETIMEDOUT', text, { syscall: 'close', next: 'fatal' });
+}
+
+/** For calls that wait to receive: the socket was closed meanwhile. */
+export function closedMeanwhile(): ZerotxError {
+  const text = 'receive ECANCELED: the socket was closed while it waited';
+  return new ZerotxError('ECANCELED', text, { syscall: 'receive' });
 }
 
 export class Change {

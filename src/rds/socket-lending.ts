@@ -5,6 +5,7 @@
  */
 import { pinnedPages } from '../core/budget.ts';
 import { type Outcome, Ubuf } from '../core/ubuf.ts';
+import type { CopyCause } from '../net/counters.ts';
 import { ReleaseOrders } from './cookies.ts';
 import type { Destination, RdsNode } from './node.ts';
 import type { Attempt, Released } from './pending.ts';
@@ -68,6 +69,8 @@ export class SocketLender {
       return refusal;
     }
     const released = waits ? then : (): void => this.#events.completed(then);
+    // What a connection copies after all, the engine counts.
+    if (!lendable) this.#node.lending.copied(destination.address, length, causeOf(destination, neverFits));
     if (destination.peer === null) return this.#lendLocally(destination, port, pieces, length, released);
     const inTurn = waits ? null : this.#orders.take(destination.address);
     this.#room.charge(length);
@@ -85,7 +88,8 @@ export class SocketLender {
       payload = new Ubuf(pieces.map(fixedView), onRelease, this.#node.runtime.releases);
     } else payload = copiedPayload(this.#node, pieces, length, onRelease);
     const lane = destination.peer.laneFor(this.#socket.port);
-    const run = lane.connection.sender.queuePayload(this.#socket, payload, lendable, this.#socket.port, port);
+    const { queue } = lane.connection.sender;
+    const run = queue.addPayload(this.#socket, payload, lendable, this.#socket.port, port);
     lane.queued();
     const { peer } = destination;
     // Not of this lane: until the peer's lanes are agreed on, what waits may come to another.
@@ -110,6 +114,11 @@ export class SocketLender {
   #releaseLocal(): void {
     for (const release of this.#localReleases.splice(0)) release();
   }
+}
+
+function causeOf({ peer }: Destination, neverFits: boolean): CopyCause {
+  if (peer === null) return 'loopback';
+  return neverFits ? 'memlock' : 'foreign';
 }
 
 const localLent: Attempt = { lent: { withdraw: () => false, acknowledged: () => true } };

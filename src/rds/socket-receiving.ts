@@ -3,7 +3,6 @@
  * news, then data with up to 8 cookies, then cookies alone. Who waits is served before 'readable' is emitted; cookies
  * alone end no wait.
  */
-import { ZerotxError } from '../core/errors.ts';
 import type { CookieQueue } from './cookies.ts';
 import type { RdsNode } from './node.ts';
 import {
@@ -15,6 +14,7 @@ import {
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
 import type { RdsSocket } from './socket.ts';
+import { checkOpen, closedMeanwhile } from './socket-closing.ts';
 import type { SocketSettings } from './socket-options.ts';
 import { MessageTrace, WallClock } from './socket-trace.ts';
 import { ReceiveWaiters } from './socket-waiting.ts';
@@ -87,7 +87,7 @@ export class SocketReceiver {
     try {
       checkReceiveOptions(options);
       checkWaitOptions(options);
-      if (this.#socket.closed) throw closed('ENOTCONN');
+      checkOpen(this.#socket, 'receive');
       const { receiveTimeoutMs } = this.#settings;
       const timeoutMs = options.timeoutMs ?? (receiveTimeoutMs > 0 ? receiveTimeoutMs : undefined);
       // What the caller's object says later is of no concern.
@@ -128,7 +128,7 @@ export class SocketReceiver {
 
   /** The socket closes: who waits hears of it. */
   end(): void {
-    this.#waiters.end(closed('ECANCELED'));
+    this.#waiters.end(closedMeanwhile());
   }
 
   close(): void {
@@ -172,9 +172,4 @@ export class SocketReceiver {
     this.#timesWanted = wanted;
     this.#node.receiveTimes.wanted += wanted ? 1 : -1;
   }
-}
-
-function closed(code: 'ENOTCONN' | 'ECANCELED'): ZerotxError {
-  const text = code === 'ENOTCONN' ? 'the socket is closed' : 'the socket was closed while it waited';
-  return new ZerotxError(code, `receive ${code}: ${text}`, { syscall: 'receive' });
 }

@@ -155,12 +155,11 @@ export class SocketSender {
       return copied;
     }
     const lane = destination.peer.laneFor(this.#socket.port);
-    const { sender } = lane.connection;
+    const { queue } = lane.connection.sender;
     const socket = this.#socket;
     this.#room.charge(length);
-    if (length <= INLINE_BYTES_MAX) sender.queueCopy(socket, pieces, length, socket.port, port);
-    else
-      sender.queuePayload(socket, copiedPayload(this.#node, pieces, length, null), false, socket.port, port);
+    if (length <= INLINE_BYTES_MAX) queue.addCopy(socket, pieces, length, socket.port, port);
+    else queue.addPayload(socket, copiedPayload(this.#node, pieces, length, null), false, socket.port, port);
     lane.queued();
     return copied;
   }

@@ -11,7 +11,6 @@
  * error: the message waits. "Send, then close" may lose data, by design; close({ drain: true }) waits.
  */
 import { EventEmitter } from 'node:events';
-import { ZerotxError } from '../core/errors.ts';
 import type { Outcome } from '../core/ubuf.ts';
 import type { CookieQueue } from './cookies.ts';
 import type { RdsNode } from './node.ts';
@@ -29,7 +28,7 @@ import {
 import type { ReceiveQueue } from './receive-queue.ts';
 import type { RdsMessage, RdsReceived } from './received.ts';
 import type { SendOwner } from './run.ts';
-import { Change, checkOpen } from './socket-closing.ts';
+import { Change, CLOSE_DRAIN_MS, checkOpen, closeError, stillLentText } from './socket-closing.ts';
 import {
   getOption,
   type OptionTarget,
@@ -51,8 +50,6 @@ export interface SocketEvents {
   peerDown: [{ address: string; reason: string }];
   close: [];
 }
-
-const CLOSE_DRAIN_MS = 30_000;
 
 export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
   readonly node: RdsNode;
@@ -340,14 +337,12 @@ export class RdsSocket extends EventEmitter<SocketEvents> implements SendOwner {
     this.#sender.close();
     const released = await this.#change.until(() => lender.lentBytes === 0, timeoutMs);
     this.#receiver.cookies.clear();
-    const stillLent = `${lender.lentBytes} bytes lent by this socket may still be read by the kernel`;
+    const stillLent = stillLentText(lender.lentBytes);
     if (!released) pending.abandon(stillLent);
     this.#nothingLeft();
     this.emit('close');
-    if (!released) throw new ZerotxError('ZTX_STILL_LENT', stillLent);
-    if (drained) return;
-    const text = `close ETIMEDOUT: not all was acknowledged within ${timeoutMs} ms; the rest was withdrawn`;
-    throw new ZerotxError('ETIMEDOUT', text, { syscall: 'close', next: 'fatal' });
+    const error = closeError({ released, drained }, stillLent, timeoutMs);
+    if (error !== null) throw error;
   }
 
   #lentCameBack(): void {

@@ -1,12 +1,13 @@
 /**
- * Inbound connections of one peer that wait: for their lane to be free, or to be known. Nothing that may hold data is reset, so
- * they are kept as they are, unread, a few for each lane. In the kernel's words: t_accept, and the stash of rds_tcp_accept_one.
+ * Inbound connections of one peer that wait: for their lane to be free, or to be known. What may hold data is not reset, so they are
+ * kept as they are, unread. A peer opens another one for a lane when it has lost the one before; so of those of a lane only the newest can
+ * be alive, and the others are kept for what they have brought. In the kernel's words: t_accept, and the stash of rds_tcp_accept_one.
  */
 import type { Lane } from './lane.ts';
 import type { Channel, Runtime, Timer } from './transport.ts';
 
-/** Connections that wait for a lane that is busy. */
-const WAITING_PER_LANE_MAX = 4;
+/** Connections that wait for one lane. */
+const WAITING_PER_LANE_MAX = 8;
 /** One that is not of lane 0 waits so long for lane 0. */
 const LANE_0_TIMEOUT_MS = 5000;
 
@@ -40,16 +41,21 @@ export class Stash {
   }
 
   /**
-   * Takes a connection, and leads it to its lane if that can be; false if too many wait. `lanes` is how many there may be: they are told apart by source
-   * port, whatever lane that turns out to be, as those of one lane must not keep out another's, lane 0's least of all.
+   * Takes a connection, and leads it to its lane if that can be. Returns the one that is too many, if one is: an older one that has brought nothing, or, if
+   * all have, this one. `lanes` is how many there may be: they are told apart by source port, whatever lane that turns out to be, as those of one
+   * lane must not keep out another's, lane 0's least of all.
    */
-  add(channel: Channel, lanes: number): boolean {
-    const isAlike = ({ channel: { remotePort } }: Waiting): boolean =>
-      (remotePort - channel.remotePort) % lanes === 0;
-    if (this.#waiting.filter(isAlike).length >= WAITING_PER_LANE_MAX) return false;
+  add(channel: Channel, lanes: number): Channel | null {
+    const alike = this.#waiting.filter(
+      (other) => (other.channel.remotePort - channel.remotePort) % lanes === 0,
+    );
+    const isFull = alike.length >= WAITING_PER_LANE_MAX;
+    const empty = isFull ? alike.find((other) => other.channel.unreadBytes() === 0) : undefined;
+    if (isFull && empty === undefined) return channel;
+    if (empty !== undefined) this.#remove(empty);
     this.#waiting.push({ channel, sinceMs: this.#runtime.now(), lane: null });
     this.route();
-    return true;
+    return empty?.channel ?? null;
   }
 
   /** The lane is free: the connection that is its next, if one waits, and whether others wait behind it. */
@@ -79,6 +85,10 @@ export class Stash {
       lane.arm();
     }
     this.#arm();
+  }
+
+  get isEmpty(): boolean {
+    return this.#waiting.length === 0;
   }
 
   close(): void {

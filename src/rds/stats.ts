@@ -1,6 +1,8 @@
 /** A node's state as plain numbers: counters, lanes, what is queued, held and lent. */
 import { closerStats } from '../net/closer.ts';
 import type { ZerocopyCounters } from '../net/counters.ts';
+import type { ZerocopyMode } from '../net/policy.ts';
+import { snapshot, type ZerocopyStats } from '../net/stats.ts';
 import type { ConnectionState } from './connection.ts';
 import type { RdsCounters } from './counters.ts';
 import type { RdsEnvironment } from './environment.ts';
@@ -19,10 +21,21 @@ export interface LaneStats {
   readonly heldBytes: number;
 }
 
+/** What was lent to one peer, over all lanes and connections, or to a node of this process. */
+export interface PeerStats {
+  readonly address: string;
+  readonly zerocopy: ZerocopyStats;
+}
+
 export interface NodeStats {
   readonly address: string;
   readonly counters: Readonly<RdsCounters>;
+  /** When lent messages go to the kernel by MSG_ZEROCOPY, and the smallest pieces that do. */
+  readonly mode: ZerocopyMode;
+  readonly thresholdBytes: number;
+  /** Of all peers, those that are gone included; `pinnedBytesMax` is the most of one peer. */
   readonly zerocopy: Readonly<ZerocopyCounters>;
+  readonly peers: readonly PeerStats[];
   readonly lanes: readonly LaneStats[];
   readonly sockets: number;
   /** Payload bytes that sockets, open or closed, have queued or unacknowledged, and that are lent by programs. */
@@ -51,7 +64,13 @@ export function nodeStats(
   return {
     address: node.address,
     counters: { ...node.counters },
-    zerocopy: { ...environment.zerocopy },
+    mode: environment.lending.mode,
+    thresholdBytes: environment.lending.thresholdBytes,
+    zerocopy: environment.lending.total(),
+    peers: Array.from(environment.lending.peers(), ([address, counters]) => ({
+      address,
+      zerocopy: snapshot(counters),
+    })),
     lanes: node.peers.flatMap((peer) =>
       peer.lanes.map((lane) => ({
         address: peer.address,

@@ -1,13 +1,13 @@
 /** RDS over TCP: port 16385, TCP_NODELAY, keepalive 5 s / 5 s / 5, backlog 64, as rds_tcp does (net/rds/tcp.c). */
 import { ZerotxError } from '../core/errors.ts';
-import { type ZerocopyCounters, zerocopyCounters } from '../net/counters.ts';
 import { addressText } from '../net/endpoint.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
-import { refuseAtOnce, TcpChannel, type TcpOptions } from '../net/tcp.ts';
-import { listenTcp } from '../net/tcp-listener.ts';
+import { TcpChannel, type TcpOptions } from '../net/tcp.ts';
+import { listenTcp, refuseAtOnce } from '../net/tcp-listener.ts';
 import { hasIpv6Address } from '../net/zones.ts';
 import { RDS_TCP_PORT } from '../wire/rds.ts';
 import type { TcpKey } from '../wire/tcp-keys.ts';
+import { PeerLending } from './peer-lending.ts';
 import { dialFromLane } from './source-port.ts';
 import type { Channel, ChannelHandler, Transport } from './transport.ts';
 
@@ -16,7 +16,7 @@ const BACKLOG = 64;
 
 export interface TcpTransport extends Transport {
   /** What the zero-copy engines of this transport's connections did. */
-  readonly zerocopy: ZerocopyCounters;
+  readonly lending: PeerLending;
 }
 
 export interface TcpTransportOptions {
@@ -27,21 +27,26 @@ export interface TcpTransportOptions {
 }
 
 export function tcpTransport(options: TcpTransportOptions): TcpTransport {
-  const counters = zerocopyCounters();
+  const lending = new PeerLending(options.mode, options.thresholdBytes);
   /** Channels that are not closed yet, of either direction. */
   let connections = 0;
-  const tcp: TcpOptions = {
+  const optionsFor = (remoteAddress: string): TcpOptions => ({
     ...options,
-    counters,
+    counters: lending.with(remoteAddress),
     closed: () => {
       connections -= 1;
+      lending.closed(remoteAddress);
     },
     keepAlive: KEEP_ALIVE,
     noDelay: true,
     unpacedLoopback: true,
+  });
+  const opened = (remoteAddress: string): void => {
+    connections += 1;
+    lending.opened(remoteAddress);
   };
   return {
-    zerocopy: counters,
+    lending,
     listen(address, accepted, admits) {
       const { keys = [] } = options;
       try {
@@ -51,8 +56,8 @@ export function tcpTransport(options: TcpTransportOptions): TcpTransport {
             refuseAtOnce(fd);
             return;
           }
-          const channel = TcpChannel.adopt(fd, remote, tcp, unhandled);
-          connections += 1;
+          const channel = TcpChannel.adopt(fd, remote, optionsFor(remote.address), unhandled);
+          opened(remote.address);
           accepted(channel);
         });
       } catch (error) {
@@ -61,10 +66,11 @@ export function tcpTransport(options: TcpTransportOptions): TcpTransport {
     },
     dial(localAddress: string, remoteAddress: string, lane: number, handler: ChannelHandler): Channel {
       const remote = { address: remoteAddress, port: RDS_TCP_PORT };
+      const tcp = optionsFor(remoteAddress);
       const channel = dialFromLane(lane, (port) =>
         TcpChannel.dial({ address: localAddress, port }, remote, tcp, handler),
       );
-      connections += 1;
+      opened(remoteAddress);
       return channel;
     },
   };

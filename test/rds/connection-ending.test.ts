@@ -5,7 +5,8 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { ReleaseQueue } from '../../src/core/releases.ts';
-import { type ConnectionHost, RdsConnection } from '../../src/rds/connection.ts';
+import { RdsConnection } from '../../src/rds/connection.ts';
+import type { ConnectionHost } from '../../src/rds/connection-host.ts';
 import { rdsCounters } from '../../src/rds/counters.ts';
 import { BufferPool, Staging } from '../../src/rds/memory.ts';
 import { LaneReceiver } from '../../src/rds/receiver.ts';
@@ -33,6 +34,7 @@ function ending(dials: boolean): Ending {
       scene.during();
     },
     heldBack: () => false,
+    hasUnread: () => false,
     closeChannel: (how) => log.push(how),
     adoptNext: () => log.push('adoptNext'),
     mayDial: () => true,

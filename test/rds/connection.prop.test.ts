@@ -14,6 +14,7 @@ import * as rds from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
 import { encodeExtensions } from '../../src/wire/rds-exthdr.ts';
 import { type DriverChannel, RdsDriver } from '../support/rds-driver.ts';
+import * as headers from '../support/rds-headers.ts';
 import { splitMessages } from '../support/rds-messages.ts';
 
 const seed = process.env.FC_SEED;
@@ -108,7 +109,7 @@ class World {
     const stream = channel.out.subarray(end.parsedBytes, end.receivedBytes);
     for (const { bytes, payload } of splitMessages(stream).messages) {
       end.parsedBytes += bytes.length;
-      const { flags, seqHi, seqLo, dport } = rds.decodeHeader(bytes, 0);
+      const { flags, seqHi, seqLo, dport } = headers.decodeHeader(bytes, 0);
       if (flags === rds.CONG_BITMAP) continue;
       const seq = (BigInt(seqHi) << 32n) | BigInt(seqLo);
       if (seq < this.#nextSeq && (flags & rds.RETRANSMITTED) !== 0) continue;
@@ -299,7 +300,8 @@ function run(world: World, commands: readonly Command[]): void {
     world.driver.settle();
     // After a loss those that were in flight are queued again: the transport's buffer bounds them then.
     const { connection, counters } = world.driver;
-    if (counters.conn_reset === 0) assert.ok(connection.sender.controlQueued <= 66, 'pongs without bound');
+    if (counters.conn_reset === 0)
+      assert.ok(connection.sender.queue.controlQueued <= 66, 'pongs without bound');
   }
 }
 

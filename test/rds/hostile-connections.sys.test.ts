@@ -100,35 +100,60 @@ describe('more connections than one', () => {
     await until('the second is used', () => lane.connection.state === 'up');
   });
 
-  test('four wait, the others are reset; each is read, the last stays', options, async (t) => {
+  test(
+    'eight wait, older ones that brought nothing are reset; each is read, the last stays',
+    options,
+    async (t) => {
+      const victim = victimOf(t, { speed: 1, lanes: 1 });
+      const address = smaller();
+      const all: RawConnection[] = [];
+      for (let i = 0; i < 12; i++) {
+        all.push(await dial(t, address));
+        await until('it is seen', () => victim.node.counters.accept_replaced >= i);
+      }
+      // The first is being ended.
+      const gone = all.slice(1, 4);
+      assert.deepEqual(
+        await Promise.all(gone.map((connection) => connection.gone())),
+        Array(3).fill('reset'),
+      );
+      const kept = all.filter((connection) => !gone.includes(connection));
+      for (const [i, connection] of kept.entries()) {
+        connection.write(message(i + 1, 9, PORT, `${i}`));
+        if (i < kept.length - 1) connection.fin();
+      }
+      await until('all of them', () => victim.from(address).length === kept.length);
+      assert.deepEqual(
+        victim.from(address),
+        kept.map((_, i) => `${i}`),
+      );
+      const last = kept.at(-1) as RawConnection;
+      last.speak();
+      victim.socket.sendmsg(Buffer.from('back'), { address, port: 7 });
+      await until('the way back', () => last.kinds.includes('data'));
+      for (const connection of kept.slice(0, -1)) assert.ok(!connection.kinds.includes('data'));
+      await good.exchange(victim);
+    },
+  );
+
+  test('those that brought something wait, up to eight; then the next is refused', options, async (t) => {
     const victim = victimOf(t, { speed: 1, lanes: 1 });
     const address = smaller();
     const all: RawConnection[] = [];
-    for (let i = 0; i < 8; i++) {
-      all.push(await dial(t, address));
+    for (let i = 0; i < 10; i++) {
+      const connection = await dial(t, address);
+      all.push(connection);
+      connection.write(message(i + 1, 9, PORT, `${i}`));
       await until(
         'it is seen',
         () => victim.node.counters.accept_replaced + victim.node.counters.accept_refused >= i,
       );
     }
-    await until('three are refused', () => victim.node.counters.accept_refused === 3);
-    assert.deepEqual(await Promise.all(all.slice(5).map((connection) => connection.gone())), [
-      'reset',
-      'reset',
-      'reset',
-    ]);
+    assert.equal(await (all[9] as RawConnection).gone(), 'reset');
+    assert.equal(victim.node.counters.accept_refused, 1);
     assert.deepEqual(victim.warningsOf(address), ['connection refused']);
-    // Those before the last are read to their end; the last stays.
-    for (const [i, connection] of all.slice(0, 5).entries()) {
-      connection.write(message(i + 1, 9, PORT, `${i}`));
-      if (i < 4) connection.fin();
-    }
-    await until('all five', () => victim.from(address).length === 5);
-    assert.deepEqual(victim.from(address), ['0', '1', '2', '3', '4']);
-    all[4]!.speak();
-    victim.socket.sendmsg(Buffer.from('back'), { address, port: 7 });
-    await until('the way back', () => all[4]!.kinds.includes('data'));
-    for (const connection of all.slice(0, 4)) assert.ok(!connection.kinds.includes('data'));
+    for (const connection of all.slice(0, 9)) connection.fin();
+    await until('nine', () => victim.from(address).length === 9);
     await good.exchange(victim);
   });
 

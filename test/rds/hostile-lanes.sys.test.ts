@@ -168,7 +168,7 @@ test(
     await until('each lane', () => heard().length === LANES);
     victim.socket.sendmsg(Buffer.from('and back'), { address: peer.address, port: 7 });
     await until('the way back', () => peer.rules.some(({ delivered }) => delivered.length === 1));
-    assert.equal(victim.node.counters.conn_silent + victim.node.counters.accept_refused_waiting > 0, true);
+    assert.ok(victim.node.counters.conn_reset >= 6, 'each wave had a connection that was taken');
     assert.equal(victim.node.heldBytes, 0);
     await good.exchange(victim);
   },

@@ -219,7 +219,10 @@ test(
       await good.exchange(victim);
     }
     for (const { connection } of victim.node.peer(peer.address)!.lanes)
-      assert.ok(connection.sender.controlQueued <= 64, `${connection.sender.controlQueued} queued`);
+      assert.ok(
+        connection.sender.queue.controlQueued <= 64,
+        `${connection.sender.queue.controlQueued} queued`,
+      );
     assert.ok(victim.node.counters.pong_drop_full > 0);
     const grown = process.memoryUsage().arrayBuffers - arrayBuffers;
     assert.ok(grown < 64 * MIB, `${grown} bytes more`);

@@ -240,7 +240,7 @@ for (const role of ['smaller', 'larger'] as const) {
       connection.write(Buffer.concat(pings));
       await until('pings over pings', () => moved(since, 'recv_ping')[0]! >= 20_000);
       assert.ok(moved(since, 'pong_drop_full')[0]! >= 19_000);
-      assert.ok(victim.node.peer(hostile.address)!.lanes[0]!.connection.sender.controlQueued <= 64);
+      assert.ok(victim.node.peer(hostile.address)!.lanes[0]!.connection.sender.queue.controlQueued <= 64);
       assert.equal(laneState(hostile.address), 'up');
       // The socket is full of messages to that peer; another one of the node is not.
       const other = victim.node.bind(0);

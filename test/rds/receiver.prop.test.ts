@@ -13,6 +13,7 @@ import { BufferPool, CHUNK_BYTES } from '../../src/rds/memory.ts';
 import { LaneReceiver } from '../../src/rds/receiver.ts';
 import * as rds from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
+import * as headers from '../support/rds-headers.ts';
 import { splitMessages } from '../support/rds-messages.ts';
 
 const seed = process.env.FC_SEED;
@@ -172,7 +173,7 @@ function model(stream: Buffer): { events: string[]; next: bigint; duplicates: nu
   let next = 0n;
   let duplicates = 0;
   for (const { bytes, payload } of splitMessages(stream).messages) {
-    const { seqHi, seqLo, sport, dport, flags } = rds.decodeHeader(bytes, 0);
+    const { seqHi, seqLo, sport, dport, flags } = headers.decodeHeader(bytes, 0);
     const seq = (BigInt(seqHi) << 32n) | BigInt(seqLo);
     if (flags === rds.CONG_BITMAP) {
       if (payload.length === CONG_MAP_BYTES) events.push(`map ${digest(payload)}`);

@@ -68,7 +68,7 @@ describe('a message in pieces', () => {
     const iov = Array.from({ length: pieces }, (_, i) =>
       memory.subarray(i * pieceBytes, (i + 1) * pieceBytes),
     );
-    sender.queuePayload(null, new Ubuf(iov, () => {}, releases), true, 1, 2);
+    sender.queue.addPayload(null, new Ubuf(iov, () => {}, releases), true, 1, 2);
     const out: { asked: number[]; flagged: number[] } = { asked: [], flagged: [] };
     const lender = {
       lends: (bytes: number): boolean => {

@@ -48,6 +48,7 @@ describe('the public doors', () => {
       'StillLentError',
       'ZerotxError',
       'askRds',
+      'askRdsLending',
       'askRdsList',
     ]);
     assert.deepEqual(Object.keys(door).sort(), [

@@ -7,7 +7,6 @@ import { connect, createServer, type Server, type Socket } from 'node:net';
 import {
   CONG_BITMAP,
   classify,
-  decodeHeader,
   EXTHDR_OFFSET,
   encodeHeader,
   HEADER_BYTES,
@@ -16,6 +15,7 @@ import {
 } from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
 import { encodeExtensions, type ProbeExtensions } from '../../src/wire/rds-exthdr.ts';
+import { decodeHeader } from './rds-headers.ts';
 import { splitMessages, type WireMessage } from './rds-messages.ts';
 
 const DEADLINE_MS = 20_000;

@@ -11,7 +11,8 @@
  */
 import assert from 'node:assert/strict';
 import { ReleaseQueue } from '../../src/core/releases.ts';
-import { type ConnectionHost, RdsConnection } from '../../src/rds/connection.ts';
+import { RdsConnection } from '../../src/rds/connection.ts';
+import type { ConnectionHost } from '../../src/rds/connection-host.ts';
 import { type RdsCounters, rdsCounters } from '../../src/rds/counters.ts';
 import { HANDSHAKE_TIMEOUT_MS, Handshake } from '../../src/rds/handshake.ts';
 import { BufferPool, Staging } from '../../src/rds/memory.ts';
@@ -19,6 +20,7 @@ import type { Lender } from '../../src/rds/offer.ts';
 import { LaneReceiver } from '../../src/rds/receiver.ts';
 import type { SendOwner } from '../../src/rds/run.ts';
 import { LaneSender } from '../../src/rds/sender.ts';
+import { Expectation } from '../../src/rds/sequence.ts';
 import { classify, EXTHDR_OFFSET } from '../../src/wire/rds.ts';
 import { createMap } from '../../src/wire/rds-congestion.ts';
 import { splitMessages, type WireMessages } from './rds-messages.ts';
@@ -163,7 +165,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
 
   /** A program's message. */
   send(payload: Uint8Array, sport: number, dport: number): void {
-    this.connection.sender.queueCopy(this, [payload], payload.byteLength, sport, dport);
+    this.connection.sender.queue.addCopy(this, [payload], payload.byteLength, sport, dport);
     this.connection.queued(this.nowMs);
     this.settle();
   }
@@ -292,6 +294,10 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     return this.channel?.ackedBytes ?? 0;
   }
 
+  hasUnread(): boolean {
+    return false;
+  }
+
   heldBack(): boolean {
     return false;
   }
@@ -368,10 +374,10 @@ export class RdsDriver implements ConnectionHost, SendOwner {
   /** What peer.ts does where there is one lane. */
   #probe(isPing: boolean, bytes: Uint8Array, offset: number): void {
     const { connection } = this;
-    if (this.handshake.read(bytes, offset).hasRestarted) {
+    if (this.handshake.read(bytes, offset, 0).hasRestarted) {
       this.counters.peer_restarts += 1;
       connection.sender.generationChanged();
-      connection.numberAfresh();
+      connection.numberAfresh(new Expectation());
       connection.unsettle(this.nowMs);
     }
     if (isPing) connection.answer(this.handshake.single);

@@ -23,17 +23,16 @@ import { type Registration, reactor } from '../../src/sys/reactor.ts';
 import {
   CONG_BITMAP,
   classify,
-  decodeHeader,
   EXTHDR_OFFSET,
   encodeHeader,
   HEADER_BYTES,
   type MessageKind,
   payloadLength,
   RDS_TCP_PORT,
-  type RdsHeader,
 } from '../../src/wire/rds.ts';
 import { createMap, setPort } from '../../src/wire/rds-congestion.ts';
 import { encodeExtensions } from '../../src/wire/rds-exthdr.ts';
+import { decodeHeader, type RdsHeader } from './rds-headers.ts';
 import { closeWithReset } from './sockets.ts';
 
 const DEADLINE_MS = 20_000;

@@ -7,7 +7,7 @@ import { Process, World } from './sim.ts';
 const A = '10.0.0.1';
 const B = '10.0.0.2';
 const PORT = 20;
-/** BACKOFF_MAX_MS of rds/connection.ts, and the kernel's net.rds.reconnect_max_delay_ms. */
+/** BACKOFF_MAX_MS of rds/connection-dialing.ts, and the kernel's net.rds.reconnect_max_delay_ms. */
 const CEILING_MS = 1000;
 
 export interface ReconnectTimes {

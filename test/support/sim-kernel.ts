@@ -8,6 +8,7 @@ import type { Channel, ChannelHandler } from '../../src/rds/transport.ts';
 import * as rds from '../../src/wire/rds.ts';
 import { CONG_MAP_BYTES } from '../../src/wire/rds-congestion.ts';
 import { encodeExtensions, parseExtensions } from '../../src/wire/rds-exthdr.ts';
+import * as headers from './rds-headers.ts';
 import type { Process } from './sim.ts';
 
 const LANES = 8;
@@ -60,6 +61,8 @@ export class SimKernel {
   readonly #options: KernelOptions;
   readonly #dials: boolean;
   #stash: Channel | null = null;
+  /** Lane 0 has to have delivered all below this number before 7.x sends on others: it had them when it learned of those. */
+  #catchUpTo = 0;
 
   constructor(process: Process, options: KernelOptions) {
     this.#process = process;
@@ -210,7 +213,7 @@ export class SimKernel {
   }
 
   #incoming(lane: KernelLane, bytes: Buffer): void {
-    const { seqHi, seqLo, sport, dport, flags } = rds.decodeHeader(bytes, 0);
+    const { seqHi, seqLo, sport, dport, flags } = headers.decodeHeader(bytes, 0);
     if (flags === rds.CONG_BITMAP) return;
     const seq = (BigInt(seqHi) << 32n) | BigInt(seqLo);
     if (seq < lane.nextRx && (flags & rds.RETRANSMITTED) !== 0) {
@@ -233,7 +236,9 @@ export class SimKernel {
     const { npaths = this.npaths, sportIdx = false } = parseExtensions(bytes, rds.EXTHDR_OFFSET);
     this.namedMax = Math.max(this.namedMax, npaths);
     this.hasSportIdx = sportIdx;
+    const before = this.npaths;
     this.npaths = Math.max(1, Math.min(LANES, npaths));
+    if (before < 2 && this.npaths > 1 && this.#options.version === 7) this.#catchUpTo = this.#lane0.nextTx;
     if (this.#dials && this.npaths > 1)
       for (const lane of this.lanes.slice(0, this.npaths)) this.#connect(lane);
     const stashed = this.#stash;
@@ -244,7 +249,8 @@ export class SimKernel {
   #push(lane: KernelLane): void {
     if (lane.state !== 'up' || lane.channel === null) return;
     while (lane.channel.writable) {
-      const next = lane.out.length > 0 ? undefined : lane.queue.shift();
+      const isHeld = lane.index > 0 && !this.#isCaughtUp();
+      const next = lane.out.length > 0 || isHeld ? undefined : lane.queue.shift();
       if (next !== undefined) {
         lane.out = next.bytes;
         next.endBytes = lane.written + next.bytes.length;
@@ -259,11 +265,21 @@ export class SimKernel {
     }
   }
 
+  #isCaughtUp(): boolean {
+    const { queue, unacked } = this.#lane0;
+    return ![...queue, ...unacked].some(({ bytes }) => rds.seqLo(bytes, 0) < this.#catchUpTo);
+  }
+
+  get #lane0(): KernelLane {
+    return this.lanes[0] as KernelLane;
+  }
+
   #watch(lane: KernelLane, channel: Channel): void {
     this.#process.environment.runtime.timer(() => {
       if (lane.channel !== channel || lane.unacked.length === 0) return;
       const acked = channel.ackedBytes();
       lane.unacked = lane.unacked.filter(({ endBytes }) => endBytes > acked);
+      if (lane.index === 0) for (const other of this.lanes) this.#push(other);
       if (lane.unacked.length > 0) this.#watch(lane, channel);
     }, ACK_MS);
   }

@@ -9,9 +9,9 @@ import { FixedBudget } from '../../src/core/budget.ts';
 import { errnoError, errnoOf } from '../../src/core/errors.ts';
 import { ReleaseQueue } from '../../src/core/releases.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
-import { zerocopyCounters } from '../../src/net/counters.ts';
 import type { RdsEnvironment } from '../../src/rds/environment.ts';
 import type { RdsNode } from '../../src/rds/node.ts';
+import { PeerLending } from '../../src/rds/peer-lending.ts';
 import type { Channel, ChannelHandler, Runtime, Transport } from '../../src/rds/transport.ts';
 import type { Random } from './random.ts';
 
@@ -25,14 +25,18 @@ interface Event {
   run: () => void;
 }
 
+interface SimListener {
+  readonly process: Process;
+  accepted(channel: Channel): void;
+  /** As Transport.listen(). */
+  admits(remoteAddress: string, connections: number): boolean;
+}
+
 /** Time, and what happens in it. */
 export class World {
   readonly random: Random;
   now = 0;
-  readonly listeners: Map<string, { process: Process; accepted: (channel: Channel) => void }> = new Map<
-    string,
-    { process: Process; accepted: (channel: Channel) => void }
-  >();
+  readonly listeners: Map<string, SimListener> = new Map<string, SimListener>();
   readonly links: Set<Link> = new Set<Link>();
   #events: Event[] = [];
   #deferred: (() => void)[] = [];
@@ -90,6 +94,8 @@ export class Process {
   readonly world: World;
   alive = true;
   readonly channels: Set<SimChannel> = new Set<SimChannel>();
+  /** Dialled and accepted, and not closed yet. */
+  connections = 0;
   readonly environment: RdsEnvironment;
 
   constructor(world: World, options: { lendable: boolean; budgetPages: number; bootMs: number }) {
@@ -119,9 +125,9 @@ export class Process {
       releases: new ReleaseQueue((flush) => world.defer(guard(flush))),
     };
     const transport: Transport = {
-      listen: (address, accepted) => {
+      listen: (address, accepted, admits) => {
         if (world.listeners.has(address)) throw errnoError(errnoOf('EADDRINUSE'), 'listen', { address });
-        world.listeners.set(address, { process: this, accepted });
+        world.listeners.set(address, { process: this, accepted, admits });
         return { close: () => world.listeners.delete(address) };
       },
       dial: (local, remote, lane, handler) => dial(this, local, remote, lane, handler),
@@ -132,7 +138,7 @@ export class Process {
       budget: new FixedBudget(options.budgetPages),
       memory: { pageBytes: 4096, canLend: () => options.lendable, lend: () => {} },
       epochMs: () => options.bootMs,
-      zerocopy: zerocopyCounters(),
+      lending: new PeerLending(),
       nodes: new Map<string, RdsNode>(),
       budgetWaiters: new Set(),
     };
@@ -234,6 +240,7 @@ export class SimChannel implements Channel {
   #written = 0;
   #acked = 0;
   #closed = false;
+  #isCounted = false;
   /** Lent segments whose acknowledgement is not seen yet. */
   #held: { until: number; ubuf: Ubuf }[] = [];
   readonly #sendBufferBytes: number;
@@ -247,6 +254,13 @@ export class SimChannel implements Channel {
     this.#sendBufferBytes = link.world.random.pick([4096, 20_000, 65_536, 400_000]);
     this.#receiveBufferBytes = link.world.random.pick([4096, 30_000, 131_072]);
     process?.channels.add(this);
+  }
+
+  /** The process has it from now on. */
+  opened(): void {
+    if (this.#process === null || this.#closed) return;
+    this.#isCounted = true;
+    this.#process.connections += 1;
   }
 
   lends(bytes: number): boolean {
@@ -327,7 +341,7 @@ export class SimChannel implements Channel {
 
   failedToConnect(): void {
     if (!this.#closed && this.#process?.alive) {
-      this.#closed = true;
+      this.#end();
       this.handler.failed?.(errnoError(ECONNREFUSED, 'connect'));
     }
   }
@@ -447,6 +461,8 @@ export class SimChannel implements Channel {
   #end(): void {
     this.#closed = true;
     this.#process?.channels.delete(this);
+    if (this.#isCounted && this.#process !== null) this.#process.connections -= 1;
+    this.#isCounted = false;
   }
 
   #notify(event: 'readable' | 'writable' | 'released'): void {
@@ -484,8 +500,15 @@ function dial(
     // The last step of TCP's handshake; data may overtake the accepting process.
     world.at(link.latency(), () => {
       server.writable = true;
-      if (target.process.alive) listener.accepted(server);
+      if (!target.process.alive) return;
+      if (!listener.admits(local, target.process.connections)) {
+        server.reset();
+        return;
+      }
+      server.opened();
+      listener.accepted(server);
     });
   });
+  client.opened();
   return client;
 }

@@ -8,7 +8,7 @@
  *
  * What cannot be lent is copied, and completes all the same.
  */
-import { type MemlockBudget, pinnedPages } from '../../core/budget.ts';
+import { pinnedPages } from '../../core/budget.ts';
 import { errnoError, errnoName, errnoOf, type ZerotxError } from '../../core/errors.ts';
 import { type Outcome, Ubuf } from '../../core/ubuf.ts';
 import { type Borrowed, borrow, pageBytes } from '../../net/lending.ts';
@@ -18,9 +18,8 @@ import { ReleaseOrders } from '../cookies.ts';
 import type { Attempt, Refusal, Released } from '../pending.ts';
 import { fixedView } from '../pieces.ts';
 import { taken } from '../send-errors.ts';
-import type { Runtime } from '../transport.ts';
 import type { Target } from './address.ts';
-import type { Settling } from './settling.ts';
+import type { KernelRdsNode } from './node.ts';
 
 /** Pieces that one call takes (native/env.h). */
 const PIECES_MAX = 64;
@@ -28,9 +27,7 @@ const EOPNOTSUPP = -errnoOf('EOPNOTSUPP');
 
 export interface LenderOwner {
   readonly fd: number;
-  readonly runtime: Runtime;
-  readonly budget: MemlockBudget;
-  readonly settling: Settling;
+  readonly node: Pick<KernelRdsNode, 'runtime' | 'budget' | 'settling'>;
   /** A cookie of the program has come back. */
   completed(cookie: number): void;
   /** Bytes came back. */
@@ -77,7 +74,7 @@ export class KernelLender {
 
   /** Sends `pieces` themselves where they can be lent. `then` is a cookie, or is called. */
   lend(target: Target, pieces: readonly Uint8Array[], length: number, then: number | Released): Attempt {
-    const { budget } = this.#owner;
+    const { budget } = this.#owner.node;
     const waits = typeof then !== 'number';
     const pages = pinnedPages(length, pageBytes());
     const neverFits = waits && budget.limitPages >= 0 && pages > budget.limitPages;
@@ -107,9 +104,9 @@ export class KernelLender {
     if (lent === undefined) return;
     this.#lent.delete(cookie);
     const { address, payload, withdrawn } = lent;
-    if (withdrawn) this.#owner.settling.add(address, payload.byteLength, () => payload.unref());
+    if (withdrawn) this.#owner.node.settling.add(address, payload.byteLength, () => payload.unref());
     else payload.unref();
-    this.#owner.settling.progress();
+    this.#owner.node.settling.progress();
   }
 
   /** What is lent to `address` and `port` (null: any) is about to be withdrawn. Returns the ports it was sent to, by address. */
@@ -131,7 +128,7 @@ export class KernelLender {
     views: readonly Uint8Array[],
     { length, pages, borrowed, then }: Loan,
   ): void {
-    const { runtime, budget } = this.#owner;
+    const { runtime, budget } = this.#owner.node;
     const inTurn = typeof then === 'number' ? this.#orders.take(address) : null;
     const payload = new Ubuf(
       views,
@@ -175,7 +172,7 @@ export class KernelLender {
     if (refused !== null) return refused;
     const inTurn = typeof then === 'number' ? this.#orders.take(target.address) : null;
     const outcome: Outcome = { bytes: length, copiedBytes: length, exact: true };
-    this.#owner.runtime.releases.run(() => {
+    this.#owner.node.runtime.releases.run(() => {
       if (typeof then === 'number') inTurn?.(() => this.#owner.completed(then));
       else then(outcome);
       this.#owner.released();

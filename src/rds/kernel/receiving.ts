@@ -5,7 +5,6 @@
  * the kernel's idea of a congested port stays true.
  */
 import { errnoError, errnoOf } from '../../core/errors.ts';
-import type { ReleaseQueue } from '../../core/releases.ts';
 import { native } from '../../sys/binding.ts';
 import { MSG_PEEK, MSG_TRUNC } from '../../sys/constants.ts';
 import {
@@ -24,11 +23,12 @@ import {
 import { MAX_PAYLOAD } from '../../wire/rds.ts';
 import { decodeSockaddr, SOCKADDR_BYTES } from '../../wire/sockaddr.ts';
 import { CookieQueue } from '../cookies.ts';
-import { type BufferPool, POOLED_BYTES_MIN, ReceiveBuffer } from '../memory.ts';
+import { POOLED_BYTES_MIN, ReceiveBuffer } from '../memory.ts';
 import { RdsMessage, type RdsReceived } from '../received.ts';
 import type { LatencyPoint } from '../socket-options.ts';
 import { MessageTrace, type RdsLatency, ReceiveTimes } from '../socket-trace.ts';
 import { addressText } from './address.ts';
+import type { KernelRdsNode } from './node.ts';
 
 const EAGAIN = -errnoOf('EAGAIN');
 const NONE = -1;
@@ -48,8 +48,7 @@ export interface ReceiverOwner {
   readonly zerocopy: boolean;
   /** RDS_CONG_MONITOR, as the program set it. */
   readonly monitors: boolean;
-  readonly pool: BufferPool;
-  readonly releases: ReleaseQueue;
+  readonly node: Pick<KernelRdsNode, 'pool' | 'runtime'>;
   /** The kernel gave back a cookie of lending.ts. */
   cameBack(cookie: number): void;
   /** Some port is not congested any more. */
@@ -135,7 +134,7 @@ export class KernelReceiver {
 
   /** Null if there is none after all, or news came in between and go first. */
   #read(maxBytes: number, peek: boolean, trunc: boolean, newsFirst: boolean): RdsMessage | null {
-    const { pool, releases } = this.#owner;
+    const { pool, runtime } = this.#owner.node;
     // The kernel takes messages of any length from a peer; more than RDS allows is cut.
     const room = Math.min(maxBytes, this.#nextBytes, MAX_PAYLOAD);
     const bytes = room < POOLED_BYTES_MIN ? Buffer.allocUnsafeSlow(room) : pool.acquire(room);
@@ -152,7 +151,13 @@ export class KernelReceiver {
       if (!peek) this.#nextBytes = NONE;
       const { address, port } = this.#from();
       const source = { address, held: () => {} };
-      const message = new RdsMessage(source, port, new ReceiveBuffer(bytes, pool, releases), 0, result);
+      const message = new RdsMessage(
+        source,
+        port,
+        new ReceiveBuffer(bytes, pool, runtime.releases),
+        0,
+        result,
+      );
       message.show(room, trunc);
       this.#trace(message);
       message.entered();

@@ -22,8 +22,9 @@ import { cancelled, notConnected, refused, resized } from '../send-errors.ts';
 import { checkOpen } from '../socket-closing.ts';
 import type { SocketSettings } from '../socket-options.ts';
 import type { Timer } from '../transport.ts';
-import type { AddressBook, Target } from './address.ts';
+import type { Target } from './address.ts';
 import { KernelLender, type LenderOwner, sendError } from './lending.ts';
+import type { KernelRdsNode } from './node.ts';
 
 /** Memory of other processes of this user may be let go of without our hearing of it. */
 const MEMORY_RETRY_MS = 20;
@@ -32,7 +33,7 @@ const EINVAL = -errnoOf('EINVAL');
 export interface SenderOwner extends LenderOwner {
   readonly closed: boolean;
   readonly zerocopy: boolean;
-  readonly book: AddressBook;
+  readonly node: Pick<KernelRdsNode, 'runtime' | 'budget' | 'settling' | 'book'>;
   readonly settings: SocketSettings;
   /** Ports of `address`, as far as `port` allows, that messages of this socket are queued for. */
   queuedPorts(address: string, port: number | null): Iterable<number>;
@@ -57,7 +58,7 @@ export class KernelSender {
     this.#owner = owner;
     this.lender = new KernelLender(owner, pin);
     this.pending = new PendingSends(
-      (task, delayMs) => owner.runtime.timer(task, delayMs),
+      (task, delayMs) => owner.node.runtime.timer(task, delayMs),
       () => owner.eventsDue(),
     );
   }
@@ -72,11 +73,16 @@ export class KernelSender {
     return this.#memoryTimer !== null;
   }
 
+  /** The default one. */
+  get destination(): RdsAddress | null {
+    return this.#destination;
+  }
+
   connect(to: RdsAddress): void {
     checkOpen(this.#owner, 'connect');
     checkTarget(to, 'connect');
-    const { book, fd } = this.#owner;
-    const { address, port, sockaddr } = book.target(to.address, to.port, 'connect');
+    const { node, fd } = this.#owner;
+    const { address, port, sockaddr } = node.book.target(to.address, to.port, 'connect');
     const result = native().connect(fd, sockaddr);
     if (result < 0) throw errnoError(result, 'connect', { address, port });
     this.#destination = { address, port };
@@ -124,7 +130,7 @@ export class KernelSender {
       const attempt = (released: Released): Attempt => {
         // The buffer may have been detached while the message waited.
         if (lengthOf(pieces) !== length) throw resized();
-        const target = this.#owner.book.target(address, port, 'send');
+        const target = this.#owner.node.book.target(address, port, 'send');
         const result = lends
           ? this.lender.lend(target, pieces, length, released)
           : this.lender.copy(target, pieces, length);
@@ -145,7 +151,7 @@ export class KernelSender {
   cancelSentTo(to: RdsAddress | string): void {
     checkOpen(this.#owner, 'cancelSentTo');
     const { address: text, port } = cancelTarget(to);
-    const { address } = this.#owner.book.target(text, port ?? 0, 'cancelSentTo');
+    const { address } = this.#owner.node.book.target(text, port ?? 0, 'cancelSentTo');
     this.pending.withdraw(address, port, cancelled('cancelSentTo() was called', 'known to be acknowledged'));
     this.lender.withdraw(address, port);
     for (const each of this.#owner.queuedPorts(address, port)) this.#owner.cancel(address, each);
@@ -193,7 +199,7 @@ export class KernelSender {
       this.#hasRoom = false;
       return;
     }
-    this.#memoryTimer ??= this.#owner.runtime.timer(() => {
+    this.#memoryTimer ??= this.#owner.node.runtime.timer(() => {
       this.#memoryTimer = null;
       this.#owner.eventsDue();
     }, MEMORY_RETRY_MS);
@@ -218,7 +224,7 @@ export class KernelSender {
   #target(to: RdsAddress | undefined, syscall: string): Target {
     if (to !== undefined) checkTarget(to, syscall);
     const given = to ?? this.#destination;
-    if (given !== null) return this.#owner.book.target(given.address, given.port, syscall);
+    if (given !== null) return this.#owner.node.book.target(given.address, given.port, syscall);
     throw notConnected(syscall);
   }
 }

@@ -14,15 +14,12 @@
  * with ZTX_STILL_LENT, and the descriptor stays open, with its memory, until the kernel lets go.
  */
 import { EventEmitter } from 'node:events';
-import type { MemlockBudget } from '../../core/budget.ts';
-import { errnoError, ZerotxError } from '../../core/errors.ts';
-import type { ReleaseQueue } from '../../core/releases.ts';
+import { errnoError } from '../../core/errors.ts';
 import type { Outcome } from '../../core/ubuf.ts';
 import { native } from '../../sys/binding.ts';
 import { EPOLLIN, EPOLLOUT, RDS_CANCEL_SENT_TO, SOL_RDS } from '../../sys/constants.ts';
 import { type Registration, reactor } from '../../sys/reactor.ts';
 import type { RdsSocketApi, RdsSocketApiEvents } from '../api.ts';
-import type { BufferPool } from '../memory.ts';
 import {
   type AwaitReceiveOptions,
   type AwaitSendOptions,
@@ -37,18 +34,23 @@ import {
   type SocketOptions,
 } from '../options.ts';
 import type { RdsMessage, RdsReceived } from '../received.ts';
-import { Change, checkOpen } from '../socket-closing.ts';
+import {
+  Change,
+  CLOSE_DRAIN_MS,
+  checkOpen,
+  closedMeanwhile,
+  closeError,
+  stillLentText,
+} from '../socket-closing.ts';
 import type { RdsOptionValues, RdsSocketOptions, SocketSettings } from '../socket-options.ts';
 import { ReceiveWaiters } from '../socket-waiting.ts';
-import type { Runtime, Timer } from '../transport.ts';
-import { type AddressBook, withoutZone } from './address.ts';
+import type { Timer } from '../transport.ts';
+import { withoutZone } from './address.ts';
 import type { KernelRdsNode } from './node.ts';
 import { KernelOptions } from './options.ts';
 import { KernelReceiver, type Reading, type ReceiverOwner } from './receiving.ts';
 import { KernelSender, type SenderOwner } from './sending.ts';
-import type { Settling } from './settling.ts';
 
-const CLOSE_DRAIN_MS = 30_000;
 /** While close({ drain }) waits, the kernel's tables are looked at this often: no event tells of the last acknowledgement. */
 const DRAIN_LOOK_MS = 10;
 
@@ -131,6 +133,10 @@ export class KernelRdsSocket
 
   get lentBytes(): number {
     return this.#sender.lender.lentBytes;
+  }
+
+  get remote(): RdsAddress | null {
+    return this.#sender.destination;
   }
 
   connect(to: RdsAddress): void {
@@ -217,30 +223,6 @@ export class KernelRdsSocket
 
   // --- for the parts of this socket ---
 
-  get runtime(): Runtime {
-    return this.node.runtime;
-  }
-
-  get budget(): MemlockBudget {
-    return this.node.budget;
-  }
-
-  get settling(): Settling {
-    return this.node.settling;
-  }
-
-  get book(): AddressBook {
-    return this.node.book;
-  }
-
-  get pool(): BufferPool {
-    return this.node.pool;
-  }
-
-  get releases(): ReleaseQueue {
-    return this.node.runtime.releases;
-  }
-
   get settings(): SocketSettings {
     return this.#options.settings;
   }
@@ -294,7 +276,7 @@ export class KernelRdsSocket
   eventsDue(): void {
     if (this.#eventsScheduled) return;
     this.#eventsScheduled = true;
-    this.runtime.defer(() => {
+    this.node.runtime.defer(() => {
       this.#eventsScheduled = false;
       this.#emitEvents();
     });
@@ -334,7 +316,7 @@ export class KernelRdsSocket
     const isFree = (): boolean => lender.lentBytes === 0;
     const released = isFree() || (await this.#change.until(isFree, timeoutMs));
     this.#receiver.cookies.clear();
-    const stillLent = `${lender.lentBytes} bytes lent by this socket may still be read by the kernel`;
+    const stillLent = stillLentText(lender.lentBytes);
     if (released) this.#closeFd();
     else {
       pending.abandon(stillLent);
@@ -343,10 +325,8 @@ export class KernelRdsSocket
     // Nobody hears of it from within the call.
     await null;
     this.emit('close');
-    if (!released) throw new ZerotxError('ZTX_STILL_LENT', stillLent);
-    if (drained) return;
-    const text = `close ETIMEDOUT: not all was acknowledged within ${timeoutMs} ms; the rest was withdrawn`;
-    throw new ZerotxError('ETIMEDOUT', text, { syscall: 'close', next: 'fatal' });
+    const error = closeError({ released, drained }, stillLent, timeoutMs);
+    if (error !== null) throw error;
   }
 
   /** Nothing waits to be sent or acknowledged any more. */
@@ -354,7 +334,7 @@ export class KernelRdsSocket
     const { pending, lender } = this.#sender;
     let timer: Timer | null = null;
     const look = (): void => {
-      timer = this.runtime.timer(() => {
+      timer = this.node.runtime.timer(() => {
         look();
         this.#change.happened();
       }, DRAIN_LOOK_MS);
@@ -386,9 +366,4 @@ export class KernelRdsSocket
 function reading(options: ReceiveOptions): Reading {
   const { peek = false, control = true, maxBytes = Number.POSITIVE_INFINITY, trunc = false } = options;
   return { peek, control, maxBytes, trunc };
-}
-
-function closedMeanwhile(): ZerotxError {
-  const text = 'receive ECANCELED: the socket was closed while it waited';
-  return new ZerotxError('ECANCELED', text, { syscall: 'receive' });
 }

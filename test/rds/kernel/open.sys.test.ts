@@ -4,9 +4,9 @@ import { describe, it } from 'node:test';
 import { ZerotxError } from '../../../src/core/errors.ts';
 import type { KernelNodeOptions, RdsNodeApi, RdsSocketApi } from '../../../src/rds/api.ts';
 import type { KernelRdsNode } from '../../../src/rds/kernel/node.ts';
-import type { KernelRdsSocket } from '../../../src/rds/kernel/socket.ts';
+import { KernelRdsSocket } from '../../../src/rds/kernel/socket.ts';
 import { RdsNode } from '../../../src/rds/node.ts';
-import type { RdsSocket } from '../../../src/rds/socket.ts';
+import { RdsSocket } from '../../../src/rds/socket.ts';
 import { native } from '../../../src/sys/binding.ts';
 import { AF_RDS, SOCK_SEQPACKET } from '../../../src/sys/constants.ts';
 
@@ -58,5 +58,12 @@ describe('the kernel transport', () => {
     const nodes: ((node: RdsNode | KernelRdsNode) => RdsNodeApi)[] = [(node) => node];
     const sockets: ((socket: RdsSocket | KernelRdsSocket) => RdsSocketApi)[] = [(socket) => socket];
     assert.equal(nodes.length + sockets.length, 2);
+    // What the types promise, the classes have.
+    const accessors: (keyof RdsSocketApi & string)[] = [
+      ...(['address', 'zerocopy', 'closed', 'readable', 'writable', 'sendBufferBytes'] as const),
+      ...(['receiveBufferBytes', 'queuedBytes', 'unreadBytes', 'lentBytes', 'remote'] as const),
+    ];
+    for (const { prototype } of [RdsSocket, KernelRdsSocket])
+      for (const name of accessors) assert.ok(Object.getOwnPropertyDescriptor(prototype, name)?.get, name);
   });
 });

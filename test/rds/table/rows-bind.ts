@@ -109,6 +109,17 @@ export const connection: Group = {
       expected: ['one', 'two'],
     },
     {
+      name: 'is what remote says, null before it',
+      call: (scene) => {
+        const socket = scene.socket();
+        const before = socket.remote;
+        socket.connect(scene.absent);
+        const { address, port } = scene.absent;
+        return [before, socket.remote?.address === address, socket.remote?.port === port];
+      },
+      expected: [null, true, true],
+    },
+    {
       name: 'a name given to sendmsg() goes before it',
       call: async (scene) => {
         const [connected, named] = [scene.peer(), scene.peer()];

@@ -38,6 +38,7 @@ export interface TableSocket {
   readonly port: number;
   readonly readable: boolean;
   readonly writable: boolean;
+  readonly remote: RdsAddress | null;
   connect(to: RdsAddress): void;
   sendmsg(data: Uint8Array | readonly Uint8Array[], to?: RdsAddress, options?: SendOptions): number;
   send(data: Uint8Array, to?: RdsAddress, options?: { timeoutMs?: number }): Promise<unknown>;
