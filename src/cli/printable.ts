@@ -5,14 +5,21 @@ export function printable(text: string): string {
   return text.replace(/[\p{Cc}\u202a-\u202e\u2066-\u2069]+/gu, ' ');
 }
 
-/** Indented JSON in which such characters are escaped, too; JSON itself escapes those below U+0020 alone. */
+/**
+ * Indented JSON in which such characters are escaped, too; JSON itself escapes those below U+0020 alone. Integers of 64 bits, for which it has
+ * no numbers, are texts.
+ */
 export function printableJson(value: unknown): string {
-  return escaped(JSON.stringify(value, null, 2));
+  return escaped(JSON.stringify(value, bigintAsText, 2));
 }
 
 /** The same in one line. */
 export function printableJsonLine(value: unknown): string {
   return escaped(JSON.stringify(value));
+}
+
+function bigintAsText(_name: string, value: unknown): unknown {
+  return typeof value === 'bigint' ? `${value}` : value;
 }
 
 function escaped(json: string): string {

@@ -130,14 +130,10 @@ async function list(
   return { records, more };
 }
 
-/** Sequence numbers are texts: JSON has no numbers for them. */
 function document(tool: Tool, programs: readonly RdsProgram[], found: ReadonlyMap<Section, object>): object {
-  const plain = JSON.stringify(Object.fromEntries(found), (_, value: unknown) =>
-    typeof value === 'bigint' ? `${value}` : value,
-  );
   return {
     zerotx: tool.version,
     programs: programs.map(({ summary: { pid, threadId, nodes } }) => ({ pid, threadId, nodes })),
-    ...(JSON.parse(plain) as object),
+    ...Object.fromEntries(found),
   };
 }

@@ -29,7 +29,7 @@ const WAIT_MS = 5000;
 
 const help = `
 Times are seconds, or have a unit: 0.5, 200ms, 200msec, 50us, 50usec. The first answer includes setting up the connection. A ping
-is left out while all ${SOCKETS} sockets wait for an answer.
+is left out while all ${SOCKETS} sockets wait for an answer, each for as long as -W says.
 
 Examples:
   rds-ping 192.0.2.7
@@ -50,7 +50,7 @@ await runTool('rds-ping', (tool) => {
     .option('-I <address>', 'ping from this address of this host')
     .option('-Q <tos>', 'refused: RDS over TCP has no type of service')
     .addOption(
-      new Option('-W, --wait <time>', 'wait so long for the last answers')
+      new Option('-W, --wait <time>', 'wait so long for an answer, and for the last ones')
         .argParser(parseTime)
         .default(WAIT_MS, '5 s'),
     )
@@ -107,8 +107,8 @@ async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Pr
   });
   const pings = new Pings(SOCKETS);
   const answered = new AbortController();
-  const sockets = Array.from({ length: SOCKETS }, () => node.bind(0));
-  sockets.forEach((socket, at) => {
+  const open = (at: number): RdsSocket => {
+    const socket = node.bind(0);
     socket.connect({ address: to, port: 0 });
     socket.on('readable', () => {
       for (let got = socket.recvmsg(); got !== null; got = socket.recvmsg()) {
@@ -117,8 +117,9 @@ async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Pr
       }
       if (pings.attempts === options.c && pings.waiting === 0) answered.abort();
     });
-  });
-  await send(tool, pings, sockets, options);
+    return socket;
+  };
+  await send(tool, pings, open, options);
   if (options.c !== undefined && pings.waiting > 0 && !tool.signal.aborted) {
     await pause(options.wait, AbortSignal.any([tool.signal, answered.signal]));
   }
@@ -142,10 +143,18 @@ async function ping(tool: Tool, node: RdsNode, to: string, options: Options): Pr
 async function send(
   tool: Tool,
   pings: Pings,
-  sockets: readonly RdsSocket[],
-  { c: count = Number.POSITIVE_INFINITY, i: intervalMs }: Options,
+  open: (at: number) => RdsSocket,
+  { c: count = Number.POSITIVE_INFINITY, i: intervalMs, wait: waitMs }: Options,
 ): Promise<void> {
+  const sockets = Array.from({ length: SOCKETS }, (_, at) => open(at));
   while (!tool.signal.aborted) {
+    const nowUs = performance.now() * 1000;
+    for (const at of pings.giveUp(nowUs, waitMs * 1000)) {
+      const given = sockets[at];
+      // First the new one, so that it has another port.
+      sockets[at] = open(at);
+      await given?.close();
+    }
     const at = pings.next(performance.now() * 1000);
     if (at !== null) sockets[at]?.sendmsg(new Uint8Array(0));
     if (pings.attempts >= count) return;

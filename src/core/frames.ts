@@ -40,7 +40,7 @@ export const FRAME_VLAN = 10;
 // Word 11 is spare: 48 bytes a record.
 
 /** A segment: its address (a float64, exact below 2^53), bytes, space. */
-export const SEGMENT_BYTES = 16;
+const SEGMENT_BYTES = 16;
 /** Words that say how the memory is laid out: frames, segments, offset of the segments, of the heads, bytes of a head slot. */
 export const LAYOUT_BYTES = 64;
 /** Room before each head. */

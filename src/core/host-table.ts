@@ -42,7 +42,7 @@ export function createHostTable(frames: number, headBytes: number): FrameTable {
 }
 
 /** Frames of a HostBatch, and the bytes that there is room for. A frame of 64 KiB has room, or 100 of 1500 bytes. */
-export const BATCH_FRAMES = 128;
+const BATCH_FRAMES = 128;
 const SLOT_BYTES = 2048;
 
 /** Indexes of the frames of a batch: all of them, in order. */

@@ -4,7 +4,7 @@
  */
 
 /** CAP_... by name, as far as checks ask (linux/capability.h). */
-export const capabilities = {
+const capabilities = {
   CAP_NET_ADMIN: 12,
   CAP_NET_RAW: 13,
   CAP_IPC_LOCK: 14,

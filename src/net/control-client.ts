@@ -144,7 +144,7 @@ function netStats(value: unknown): NetStats {
   return {
     ...numbersLike(found, like, 'stats'),
     pools: numbersLike(found.pools, pools, 'stats.pools') as PoolSums,
-    zerocopy: zerocopyStats(found.zerocopy),
+    zerocopy: zerocopyStatsFrom(found.zerocopy),
   };
 }
 
@@ -161,11 +161,12 @@ function socketStats(value: unknown): SocketStats {
     lending: found.lending === true,
     bytesRead: number('bytesRead'),
     bytesWritten: number('bytesWritten'),
-    zerocopy: zerocopyStats(found.zerocopy),
+    zerocopy: zerocopyStatsFrom(found.zerocopy),
   };
 }
 
-function zerocopyStats(value: unknown): ZerocopyStats {
+/** For further doors, too. Throws EPROTO. */
+export function zerocopyStatsFrom(value: unknown): ZerocopyStats {
   const found = fields(value, 'zerocopy');
   const { latency: _latency, copied, ...like } = zerocopyCounters();
   const latency = fields(found.latency, 'latency');

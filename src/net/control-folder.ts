@@ -4,6 +4,10 @@
  *   $XDG_RUNTIME_DIR/zerotx/4711.sock        the main thread of process 4711
  *   /tmp/zerotx-1000/4711.3.sock             its worker with threadId 3; there if the system gives users no folder
  *
+ * Whoever looks for one may have another environment than the program (cron, su, sudo): it looks below its own XDG_RUNTIME_DIR, in
+ * /run/user/<uid>, where that is on most systems, and in /tmp; root in those of all users, and wherever else such a socket is listened at
+ * (control-listeners.ts).
+ *
  * The folder is its owner's alone (0700). One that anybody else could have made, or could exchange for another, is refused, and
  * symbolic links are not followed: /tmp is open to everyone.
  */
@@ -15,6 +19,7 @@ import { native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
 import { AF_UNIX, SOCK_STREAM } from '../sys/constants.ts';
 import { encodeSockaddrUn } from '../wire/sockaddr.ts';
+import { listeningFolders } from './control-listeners.ts';
 
 const FOLDER_MODE = 0o700;
 const STICKY = 0o1000;
@@ -30,6 +35,14 @@ export interface ControlSocket {
   readonly path: string;
   /** Owner of the folder. */
   readonly uid: number;
+}
+
+export interface ControlFolder {
+  readonly path: string;
+  /** Whose programs have their sockets in it. */
+  readonly uid: number;
+  /** Why nothing in it may be asked: it is not there, or not to be trusted. */
+  readonly refused?: string;
 }
 
 /** The path of this thread's socket; makes the folder if need be. Throws EPERM on one that is not to be trusted. */
@@ -84,16 +97,49 @@ export function unlinkQuietly(path: string): void {
 
 /** Control sockets that this user may ask: its own; for root all. Some may be of processes that are gone. */
 export function controlSockets(): ControlSocket[] {
-  const uid = userId();
+  return controlFolders().flatMap(({ path, uid, refused }) =>
+    refused === undefined ? socketsIn(path, uid) : [],
+  );
+}
+
+/** Where controlSockets() looks, in this order; and why it does not, where it does not. Each folder once, by whichever name. */
+export function controlFolders(): ControlFolder[] {
+  const own = userId();
   const folders = new Map<string, number>();
-  const own = runtimeFolder(uid);
-  if (own !== undefined) folders.set(own, uid);
-  folders.set(join(TMP, `zerotx-${uid}`), uid);
-  if (uid === ROOT) {
-    for (const user of numbers(RUN, /^(\d+)$/)) folders.set(join(RUN, `${user}`, 'zerotx'), user);
-    for (const user of numbers(TMP, /^zerotx-(\d+)$/)) folders.set(join(TMP, `zerotx-${user}`), user);
+  const runtime = process.env.XDG_RUNTIME_DIR;
+  const inRuntime = runtime !== undefined && isAbsolute(runtime) ? join(runtime, 'zerotx') : undefined;
+  // Root has it of somebody else after `sudo -E`.
+  if (inRuntime !== undefined) folders.set(inRuntime, own === ROOT ? ownerOf(inRuntime) : own);
+  const users = new Set([own]);
+  if (own === ROOT) for (const user of numbers(RUN, /^(\d+)$/)) users.add(user);
+  for (const user of users) folders.set(join(RUN, `${user}`, 'zerotx'), user);
+  if (own === ROOT) for (const user of numbers(TMP, /^zerotx-(\d+)$/)) users.add(user);
+  for (const user of users) {
+    const folder = join(TMP, `zerotx-${user}`);
+    if (user === own || statOf(folder) !== undefined) folders.set(folder, user);
   }
-  return [...folders].flatMap(([folder, owner]) => socketsIn(folder, owner));
+  const listeners = own === ROOT ? listeningFolders() : [];
+  for (const folder of listeners) if (!folders.has(folder)) folders.set(folder, ownerOf(folder));
+  const seen = new Set<string>();
+  return [...folders].flatMap(([path, uid]) => {
+    const stats = statOf(path);
+    const file = stats === undefined ? path : `${stats.dev}:${stats.ino}`;
+    if (seen.has(file)) return [];
+    seen.add(file);
+    const missing = path === inRuntime ? missingBecause(dirname(path), uid) : 'it is not there';
+    const refused = stats === undefined ? missing : distrust(stats, uid);
+    return { path, uid, ...(refused === undefined ? {} : { refused }) };
+  });
+}
+
+/** After su(1) XDG_RUNTIME_DIR may be another user's. */
+function missingBecause(runtime: string, uid: number): string {
+  const owner = statOf(runtime)?.uid ?? uid;
+  return owner === uid ? 'it is not there' : `XDG_RUNTIME_DIR belongs to uid ${owner}`;
+}
+
+function ownerOf(folder: string): number {
+  return statOf(folder)?.uid ?? ROOT;
 }
 
 function socketsIn(folder: string, uid: number): ControlSocket[] {

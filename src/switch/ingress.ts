@@ -14,7 +14,7 @@ export const ADMITTED = 0;
 /** Shorter than an Ethernet header, or the native layer could not read it. */
 export const MALFORMED = 1;
 /** The vnet header contradicts the frame. */
-export const BAD_OFFLOAD = 2;
+const BAD_OFFLOAD = 2;
 
 /** Whether the frame can be looked at and passed on. Afterwards its vnet header has known flags only. */
 export function admit(table: FrameTable, frame: number): number {

@@ -51,7 +51,7 @@ export type VlanOptions =
   | { readonly trunk: readonly number[]; readonly native?: number };
 
 /** Results of VlanPort.enter() that are not a VLAN. */
-export const VLAN_REFUSED = -1;
+const VLAN_REFUSED = -1;
 export const VLAN_MALFORMED = -2;
 
 export class VlanPort {

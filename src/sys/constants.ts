@@ -4,7 +4,6 @@
  */
 
 // linux/socket.h
-export const AF_UNSPEC = 0;
 export const AF_UNIX = 1;
 export const AF_INET = 2;
 export const AF_INET6 = 10;
@@ -38,13 +37,11 @@ export const TCP_NODELAY = 1;
 export const TCP_KEEPIDLE = 4;
 export const TCP_KEEPINTVL = 5;
 export const TCP_KEEPCNT = 6;
-export const TCP_INFO = 11;
 export const TCP_CONGESTION = 13;
 export const TCP_MD5SIG_EXT = 32;
 export const TCP_AO_ADD_KEY = 38;
 
 // linux/in.h, linux/in6.h
-export const IP_RECVERR = 11;
 export const IPV6_V6ONLY = 26;
 
 // linux/socket.h; the addon adds MSG_DONTWAIT and MSG_NOSIGNAL itself
@@ -84,8 +81,6 @@ export const IP_PMTUDISC_INTERFACE = 4;
 export const SOL_RDS = 276;
 export const MSG_TRUNC = 0x20;
 export const SO_TIMESTAMP = 29;
-export const SO_RCVTIMEO = 20;
-export const SO_SNDTIMEO = 21;
 export const RDS_CANCEL_SENT_TO = 1;
 export const RDS_RECVERR = 5;
 export const RDS_CONG_MONITOR = 6;

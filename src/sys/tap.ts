@@ -20,11 +20,6 @@ const IFF_NO_PI = 0x1000;
 const IFF_VNET_HDR = 0x4000;
 const IFF_MULTI_QUEUE = 0x100;
 
-/** Of what the host sends us: checksums may be left to us, TCP segments may come uncut. */
-export const TUN_F_CSUM = 0x1;
-export const TUN_F_TSO4 = 0x2;
-export const TUN_F_TSO6 = 0x4;
-
 const IFNAMSIZ = 16;
 /** Every tap is opened by it. */
 const DEVICE_FILE = '/dev/net/tun';
@@ -48,7 +43,10 @@ export interface TapOptions {
   readonly name: string;
   /** Opens one queue of several. All must be opened so. */
   readonly multiQueue?: boolean;
-  /** TUN_F_... bits. TUN_F_CSUM goes with any of the others. Default: none. */
+  /**
+   * Of what the host sends us: OFFLOAD_... of core/port.ts, which are the kernel's TUN_F_... bits. OFFLOAD_CSUM goes with any of the others.
+   * Default: none.
+   */
   readonly offloads?: number;
 }
 

@@ -23,7 +23,7 @@ const { EINVAL, ENOMEM, ENOSPC, ENOENT, EFAULT } = constants.errno;
  */
 export const REGIONS_MAX = 509;
 /** In one table: as many descriptors as come with a message (framing.ts). */
-export const TABLE_REGIONS_MAX = 32;
+const TABLE_REGIONS_MAX = 32;
 /** Addresses go through JavaScript as doubles; beyond this a sum of two could be rounded into a region. */
 const ADDRESS_MAX = 1n << 52n;
 const SPACES_KEPT = 4;

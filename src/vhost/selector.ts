@@ -29,7 +29,7 @@ const TOLERANCE_SHIFT = 6;
 export const BACKOFF_MIN_MS = 100;
 export const BACKOFF_MAX_MS = 10_000;
 /** After two seconds of everybody's time (STALL_MS of the ledger). */
-export const BACKOFF_RECALL_MS = 60_000;
+const BACKOFF_RECALL_MS = 60_000;
 /** The share that a borrower starts with. */
 export const SHARE_MIN = 8;
 /** More than any ledger lends at once. */

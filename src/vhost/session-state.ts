@@ -12,7 +12,7 @@ import { Rings } from './rings.ts';
 import type { SessionHost } from './session-host.ts';
 
 /** Of guest memory that one front-end may have us map; it costs page tables when it is touched, and address space at once. */
-export const REGION_BYTES_MAX: number = 64 * 2 ** 30;
+const REGION_BYTES_MAX: number = 64 * 2 ** 30;
 
 export interface SessionOptions {
   readonly offer: Offer;

@@ -17,7 +17,7 @@ export const ETHERTYPE_RARP = 0x8035;
 export const ETHERTYPE_VLAN = 0x8100;
 export const ETHERTYPE_IPV6 = 0x86dd;
 /** The outer of two tags (IEEE 802.1ad). */
-export const ETHERTYPE_QINQ = 0x88a8;
+const ETHERTYPE_QINQ = 0x88a8;
 
 /** The lower bits of a tag's second half. 0 is a tag with a priority only, 4095 is reserved. */
 export const VLAN_MASK = 0x0fff;

@@ -14,9 +14,8 @@ import {
 } from './ethernet.ts';
 
 export const IPPROTO_TCP = 6;
-export const IPPROTO_UDP = 17;
 
-export const IPV4_BYTES_MIN = 20;
+const IPV4_BYTES_MIN = 20;
 export const IPV6_BYTES = 40;
 export const TCP_BYTES_MIN = 20;
 

@@ -26,12 +26,3 @@ export function setPort(map: Uint8Array, port: number): void {
 export function clearPort(map: Uint8Array, port: number): void {
   map[port >> 3]! &= ~(1 << (port & 7));
 }
-
-/** The ports that are set, in ascending order. */
-export function* congestedPorts(map: Uint8Array): Generator<number, void, undefined> {
-  for (let byte = 0; byte < CONG_MAP_BYTES; byte++) {
-    const bits = map[byte]!;
-    if (bits === 0) continue;
-    for (let bit = 0; bit < 8; bit++) if ((bits >> bit) & 1) yield byte * 8 + bit;
-  }
-}

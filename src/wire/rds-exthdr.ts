@@ -13,20 +13,20 @@
 import { readU16, readU32, writeU16, writeU32 } from './bytes.ts';
 import { EXTHDR_BYTES } from './rds.ts';
 
-export const EXTHDR_NONE = 0;
-export const EXTHDR_VERSION = 1;
-export const EXTHDR_RDMA = 2;
-export const EXTHDR_RDMA_DEST = 3;
-export const EXTHDR_RDMA_BYTES = 4;
-export const EXTHDR_NPATHS = 5;
-export const EXTHDR_GEN_NUM = 6;
+const EXTHDR_NONE = 0;
+const EXTHDR_VERSION = 1;
+const EXTHDR_RDMA = 2;
+const EXTHDR_RDMA_DEST = 3;
+const EXTHDR_RDMA_BYTES = 4;
+const EXTHDR_NPATHS = 5;
+const EXTHDR_GEN_NUM = 6;
 /** Oracle's kernel (UEK) only: heart-beat capabilities. */
-export const EXTHDR_CAP_BITS = 7;
-export const EXTHDR_SPORT_IDX = 8;
+const EXTHDR_CAP_BITS = 7;
+const EXTHDR_SPORT_IDX = 8;
 /** Oracle's kernel (UEK) only: payload checksum. */
-export const EXTHDR_CSUM = 9;
+const EXTHDR_CSUM = 9;
 /** Types from here on end the list (__RDS_EXTHDR_MAX). */
-export const EXTHDR_MAX = 16;
+const EXTHDR_MAX = 16;
 
 /** Payload bytes by type; types 10 to 15 have no meaning yet and no payload. */
 const payloadBytes: readonly number[] = [0, 4, 4, 8, 8, 2, 4, 4, 1, 8, 0, 0, 0, 0, 0, 0];

@@ -12,10 +12,10 @@ import { readU16, readU32, writeU16, writeU32 } from './bytes.ts';
 
 /** What the passive side reads first. */
 export const OPTIONS_PROBE_BYTES = 16;
-export const PLAIN_OPTIONS_BYTES = 59;
+const PLAIN_OPTIONS_BYTES = 59;
 export const VERSIONED_OPTIONS_BYTES = 77;
 /** The rds-tools release whose formats these are. */
-export const STRESS_VERSION = '2.0.7';
+const STRESS_VERSION = '2.0.7';
 
 export interface StressOptions {
   reqDepth: number;

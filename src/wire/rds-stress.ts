@@ -16,7 +16,7 @@ import { readU16, readU32, writeU16, writeU32 } from './bytes.ts';
 /** Also the smallest request and acknowledgement size. */
 export const STRESS_HEADER_BYTES = 63;
 /** How much of the header the receiver compares. */
-export const STRESS_CHECKED_BYTES = 19;
+const STRESS_CHECKED_BYTES = 19;
 
 export const OP_REQ = 1;
 export const OP_ACK = 2;

@@ -9,13 +9,12 @@
  *
  * Kernels on TCP send ack, credit, padding and checksum as 0 and ignore them when they receive; so does zerotx. The
  * hot path writes headers with `writeHeader` and reads single fields with the accessors, which allocate nothing.
- * `decodeHeader` and `encodeHeaderFull` keep every bit and are for tools and tests.
  *
  * Every function takes the offset of the header (not of the field) and trusts that 48 bytes are there: the receiver
  * checks that once. Sequence numbers are two u32 halves, because a time-based start is above 2^53 and a BigInt per
  * message would be garbage on the hot path.
  */
-import { readU16, readU32, writeU16, writeU32 } from './bytes.ts';
+import { readU16, readU32 } from './bytes.ts';
 
 export const RDS_TCP_PORT = 16385;
 export const HEADER_BYTES = 48;
@@ -23,15 +22,13 @@ export const HEADER_BYTES = 48;
 export const MAX_PAYLOAD = 1_048_576;
 
 export const CONG_BITMAP = 0x01;
-/** InfiniBand only; never on the wire over TCP. */
-export const ACK_REQUIRED = 0x02;
 /** The message was already picked for transmission on an earlier TCP connection. */
 export const RETRANSMITTED = 0x04;
 
 /** Destination of pings; source of pongs and congestion maps. */
-export const PING_PORT = 0;
+const PING_PORT = 0;
 /** Reserved for handshake probes (RDS_FLAG_PROBE_PORT). */
-export const PROBE_PORT = 1;
+const PROBE_PORT = 1;
 
 /** Where h_flags lies inside the header. */
 export const FLAGS_OFFSET = 24;
@@ -88,14 +85,6 @@ export function seqLo(buf: Uint8Array, offset: number): number {
   return readU32(buf, offset + 4);
 }
 
-export function ackHi(buf: Uint8Array, offset: number): number {
-  return readU32(buf, offset + 8);
-}
-
-export function ackLo(buf: Uint8Array, offset: number): number {
-  return readU32(buf, offset + 12);
-}
-
 /** `h_len`, as the peer claims it: up to 2^32 - 1. */
 export function payloadLength(buf: Uint8Array, offset: number): number {
   return readU32(buf, offset + 16);
@@ -111,14 +100,6 @@ export function dport(buf: Uint8Array, offset: number): number {
 
 export function flags(buf: Uint8Array, offset: number): number {
   return buf[offset + 24]!;
-}
-
-export function credit(buf: Uint8Array, offset: number): number {
-  return buf[offset + 25]!;
-}
-
-export function checksum(buf: Uint8Array, offset: number): number {
-  return readU16(buf, offset + 30);
 }
 
 export type MessageKind = 'congestion' | 'ignored' | 'ping' | 'probe-ping' | 'pong' | 'probe-pong' | 'data';
@@ -156,73 +137,4 @@ export function compareSeq(hiA: number, loA: number, hiB: number, loB: number): 
 export function sequenceBase(nowMs: number): { hi: number; lo: number } {
   const ms = Math.floor(nowMs);
   return { hi: Math.floor(ms / 4096), lo: (ms % 4096) * 0x100000 };
-}
-
-/** Every field of a header, for tools and tests. */
-export interface RdsHeader {
-  seqHi: number;
-  seqLo: number;
-  ackHi: number;
-  ackLo: number;
-  length: number;
-  sport: number;
-  dport: number;
-  flags: number;
-  credit: number;
-  /** The four unused bytes, as a big-endian number. */
-  padding: number;
-  checksum: number;
-  /** A copy of the 16 extension header bytes. */
-  exthdr: Uint8Array;
-}
-
-export function decodeHeader(buf: Uint8Array, offset: number): RdsHeader {
-  return {
-    seqHi: seqHi(buf, offset),
-    seqLo: seqLo(buf, offset),
-    ackHi: ackHi(buf, offset),
-    ackLo: ackLo(buf, offset),
-    length: payloadLength(buf, offset),
-    sport: sport(buf, offset),
-    dport: dport(buf, offset),
-    flags: flags(buf, offset),
-    credit: credit(buf, offset),
-    padding: readU32(buf, offset + 26),
-    checksum: checksum(buf, offset),
-    exthdr: Uint8Array.from(buf.subarray(offset + EXTHDR_OFFSET, offset + HEADER_BYTES)),
-  };
-}
-
-/** The 48 bytes of `header`; the inverse of `decodeHeader`. */
-export function encodeHeaderFull(header: RdsHeader): Uint8Array {
-  const out = new Uint8Array(HEADER_BYTES);
-  encodeHeader(out, 0, header.seqHi, header.seqLo, header.length, header.sport, header.dport, header.flags);
-  writeU32(out, 8, header.ackHi);
-  writeU32(out, 12, header.ackLo);
-  out[25] = header.credit;
-  writeU32(out, 26, header.padding);
-  writeU16(out, 30, header.checksum);
-  out.set(header.exthdr, EXTHDR_OFFSET);
-  return out;
-}
-
-/**
- * The checksum a header would carry where checksums are used (InfiniBand): the Internet checksum over its 48 bytes with
- * `h_csum` taken as zero. Over TCP the field is 0, which means "none".
- */
-export function headerChecksum(buf: Uint8Array, offset: number): number {
-  return ~foldedSum(buf, offset, checksum(buf, offset)) & 0xffff;
-}
-
-/** True when the header carries no checksum, or the right one. */
-export function verifyChecksum(buf: Uint8Array, offset: number): boolean {
-  return checksum(buf, offset) === 0 || foldedSum(buf, offset, 0) === 0xffff;
-}
-
-/** One's-complement sum of the 24 header words, less `exclude`. */
-function foldedSum(buf: Uint8Array, offset: number, exclude: number): number {
-  let sum = -exclude;
-  for (let at = offset; at < offset + HEADER_BYTES; at += 2) sum += readU16(buf, at);
-  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >>> 16);
-  return sum;
 }

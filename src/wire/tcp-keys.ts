@@ -34,7 +34,7 @@ export interface TcpAoKey {
 /** TCP_MD5SIG_MAXKEYLEN and TCP_AO_MAXKEYLEN. */
 export const TCP_KEY_BYTES_MAX = 80;
 /** alg_name, with the zero byte behind it. */
-export const ALGORITHM_BYTES_MAX = 63;
+const ALGORITHM_BYTES_MAX = 63;
 
 const MD5SIG_BYTES = 216;
 const AO_ADD_BYTES = 288;

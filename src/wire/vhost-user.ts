@@ -19,14 +19,12 @@ export const VHOST_USER_VERSION_MASK = 3;
 export const VHOST_USER_REPLY = 4;
 export const VHOST_USER_NEED_REPLY = 8;
 
-// Front-end to back-end.
+// Front-end to back-end: those that are spoken here.
 export const VHOST_USER_GET_FEATURES = 1;
 export const VHOST_USER_SET_FEATURES = 2;
 export const VHOST_USER_SET_OWNER = 3;
 export const VHOST_USER_RESET_OWNER = 4;
 export const VHOST_USER_SET_MEM_TABLE = 5;
-export const VHOST_USER_SET_LOG_BASE = 6;
-export const VHOST_USER_SET_LOG_FD = 7;
 export const VHOST_USER_SET_VRING_NUM = 8;
 export const VHOST_USER_SET_VRING_ADDR = 9;
 export const VHOST_USER_SET_VRING_BASE = 10;
@@ -41,14 +39,9 @@ export const VHOST_USER_SET_VRING_ENABLE = 18;
 export const VHOST_USER_SEND_RARP = 19;
 export const VHOST_USER_NET_SET_MTU = 20;
 export const VHOST_USER_SET_BACKEND_REQ_FD = 21;
-export const VHOST_USER_IOTLB_MSG = 22;
-export const VHOST_USER_SET_VRING_ENDIAN = 23;
 export const VHOST_USER_GET_CONFIG = 24;
 export const VHOST_USER_SET_CONFIG = 25;
-export const VHOST_USER_GET_INFLIGHT_FD = 31;
-export const VHOST_USER_SET_INFLIGHT_FD = 32;
 export const VHOST_USER_RESET_DEVICE = 34;
-export const VHOST_USER_VRING_KICK = 35;
 export const VHOST_USER_GET_MAX_MEM_SLOTS = 36;
 export const VHOST_USER_ADD_MEM_REG = 37;
 export const VHOST_USER_REM_MEM_REG = 38;
@@ -58,20 +51,16 @@ export const VHOST_USER_GET_STATUS = 40;
 // Back-end to front-end, on the channel of SET_BACKEND_REQ_FD.
 export const VHOST_USER_BACKEND_CONFIG_CHANGE_MSG = 2;
 
-// Protocol features.
+// Protocol features that are known here.
 export const VHOST_USER_PROTOCOL_F_MQ = 0;
-export const VHOST_USER_PROTOCOL_F_LOG_SHMFD = 1;
 export const VHOST_USER_PROTOCOL_F_RARP = 2;
 export const VHOST_USER_PROTOCOL_F_REPLY_ACK = 3;
 export const VHOST_USER_PROTOCOL_F_NET_MTU = 4;
 export const VHOST_USER_PROTOCOL_F_BACKEND_REQ = 5;
 export const VHOST_USER_PROTOCOL_F_CONFIG = 9;
-export const VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD = 12;
 export const VHOST_USER_PROTOCOL_F_RESET_DEVICE = 13;
-export const VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS = 14;
 export const VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS = 15;
 export const VHOST_USER_PROTOCOL_F_STATUS = 16;
-export const VHOST_USER_PROTOCOL_F_XEN_MMAP = 17;
 
 /** In the payload of SET_VRING_KICK, _CALL and _ERR: the ring's index, and "no descriptor comes with it". */
 export const VHOST_USER_VRING_IDX_MASK = 0xff;
@@ -80,8 +69,8 @@ export const VHOST_USER_VRING_NOFD_MASK = 0x100;
 export const VHOST_VRING_F_LOG = 1;
 
 export const STATE_BYTES = 8;
-export const VRING_ADDR_BYTES = 40;
-export const MEMORY_REGION_BYTES = 32;
+const VRING_ADDR_BYTES = 40;
+const MEMORY_REGION_BYTES = 32;
 const TABLE_REGIONS_AT = 8;
 const CONFIG_HEADER_BYTES = 12;
 /** Of the virtio configuration space, as the protocol limits it. */

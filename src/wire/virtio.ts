@@ -57,11 +57,10 @@ export function bitsOf(mask: Features): number[] {
   return bits;
 }
 
-// Network device, section 5.1.3. Device and driver are named as there: GUEST_ is what the driver can receive, HOST_ what
+// Network device, section 5.1.3, as far as it is spoken here. Device and driver are named as there: GUEST_ is what the driver can receive, HOST_ what
 // the device can take from it.
 export const VIRTIO_NET_F_CSUM = 0;
 export const VIRTIO_NET_F_GUEST_CSUM = 1;
-export const VIRTIO_NET_F_CTRL_GUEST_OFFLOADS = 2;
 export const VIRTIO_NET_F_MTU = 3;
 export const VIRTIO_NET_F_MAC = 5;
 export const VIRTIO_NET_F_GUEST_TSO4 = 7;
@@ -74,29 +73,17 @@ export const VIRTIO_NET_F_HOST_ECN = 13;
 export const VIRTIO_NET_F_HOST_UFO = 14;
 export const VIRTIO_NET_F_MRG_RXBUF = 15;
 export const VIRTIO_NET_F_STATUS = 16;
-export const VIRTIO_NET_F_CTRL_VQ = 17;
-export const VIRTIO_NET_F_CTRL_RX = 18;
-export const VIRTIO_NET_F_CTRL_VLAN = 19;
-export const VIRTIO_NET_F_CTRL_RX_EXTRA = 20;
-export const VIRTIO_NET_F_GUEST_ANNOUNCE = 21;
 export const VIRTIO_NET_F_MQ = 22;
-export const VIRTIO_NET_F_CTRL_MAC_ADDR = 23;
 export const VIRTIO_NET_F_GUEST_USO4 = 54;
 export const VIRTIO_NET_F_GUEST_USO6 = 55;
 export const VIRTIO_NET_F_HOST_USO = 56;
-export const VIRTIO_NET_F_HASH_REPORT = 57;
-export const VIRTIO_NET_F_RSS = 60;
 
 // Rings and transport, section 6.
-/** Offered by a vhost device that can log what it writes, for live migration. */
-export const VHOST_F_LOG_ALL = 26;
 export const VIRTIO_F_INDIRECT_DESC = 28;
 export const VIRTIO_F_EVENT_IDX = 29;
 /** Not a bit of virtio: vhost-user's own, which no driver sees. */
 export const VHOST_USER_F_PROTOCOL_FEATURES = 30;
 export const VIRTIO_F_VERSION_1 = 32;
-export const VIRTIO_F_ACCESS_PLATFORM = 33;
-export const VIRTIO_F_RING_PACKED = 34;
 export const VIRTIO_F_IN_ORDER = 35;
 
 /** Device status, section 2.1. */
@@ -104,8 +91,6 @@ export const VIRTIO_CONFIG_S_ACKNOWLEDGE = 1;
 export const VIRTIO_CONFIG_S_DRIVER = 2;
 export const VIRTIO_CONFIG_S_DRIVER_OK = 4;
 export const VIRTIO_CONFIG_S_FEATURES_OK = 8;
-export const VIRTIO_CONFIG_S_NEEDS_RESET = 0x40;
-export const VIRTIO_CONFIG_S_FAILED = 0x80;
 
 // The split ring, section 2.7. All fields are little-endian.
 //

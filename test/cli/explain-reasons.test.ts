@@ -1,13 +1,16 @@
 /** From what is known of a socket to the reasons for its copies, as a table; and reasons as text. */
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
+import { explainNode } from '../../src/cli/explain/rds.ts';
 import { othersOf, type ReasonId, reasonsOf, type Way } from '../../src/cli/explain/reasons.ts';
 import { size } from '../../src/cli/explain/size.ts';
 import { costLine, programLines } from '../../src/cli/explain/text.ts';
+import { Ways } from '../../src/cli/explain/ways.ts';
 import type { Finding, SendCosts, Status } from '../../src/index.ts';
 import { zerocopyCounters } from '../../src/net/counters.ts';
 import type { CopyCause, SocketStats } from '../../src/net/index.ts';
 import { snapshot } from '../../src/net/stats.ts';
+import type { NodeLending } from '../../src/rds/index.ts';
 
 const MB = 1e6;
 const costs: SendCosts = { cheapCopyMs: 100, dearCopyMs: 400, lendMs: 50, pieceBytes: 65_536 };
@@ -224,6 +227,7 @@ describe('reasons', () => {
 describe('text', () => {
   const program = (sockets: readonly SocketStats[], way: Way) => ({
     ...{ pid: 7, threadId: 0, command: 'node', openSockets: sockets.length, closedSockets: 0, others: null },
+    rds: [],
     sockets: sockets.map((stats) => ({ stats, reasons: reasonsOf(stats, way, costs) })),
   });
 
@@ -264,6 +268,45 @@ describe('text', () => {
     assert.match(short.at(-1) ?? '', /^2 more .*--all/);
     const all = programLines(program([...many, socket({})], ways.tap), true);
     assert.equal(all.filter((line) => line.startsWith('tcp')).length, 13);
+  });
+
+  it('shows ten peers of an RDS node, and all if it is asked to; and remedies of RDS', () => {
+    const peers = Array.from({ length: 12 }, (_, i) => ({
+      address: `192.0.2.${i + 10}`,
+      zerocopy: socket({ copied: { off: 1, threshold: 2, foreign: 3 } }).zerocopy,
+    }));
+    const { zerocopy } = socket({ copied: { off: 12, threshold: 24, foreign: 36 } });
+    const lending: NodeLending = {
+      address: '192.0.2.1',
+      mode: 'off',
+      thresholdBytes: 32_768,
+      zerocopy,
+      peers,
+    };
+    const node = explainNode(lending, new Ways(), costs, true);
+    assert.equal(node.others, null);
+    const lines = (all: boolean): string[] => programLines({ ...program([], ways.clear), rds: [node] }, all);
+    assert.equal(lines(false).filter((line) => line.startsWith('rds')).length, 10);
+    assert.match(lines(false).at(-1) ?? '', /^2 more .*--all/);
+    assert.equal(lines(true).filter((line) => line.startsWith('rds')).length, 12);
+    const text = lines(true).join('\n');
+    for (const said of [
+      /mode of RdsNode.open\(\) is 'off'/,
+      /-> send larger messages/,
+      /-> vouch .*`pin` of bind/,
+    ]) {
+      assert.match(text, said);
+    }
+    const [first] = peers;
+    const rest = explainNode(
+      { ...lending, peers: first === undefined ? [] : [first] },
+      new Ways(),
+      costs,
+      true,
+    );
+    assert.equal(rest.others?.zerocopy.fallbackBytes, 66);
+    const some = programLines({ ...program([], ways.clear), rds: [rest] }, false).join('\n');
+    assert.match(some, /rds 192\.0\.2\.1 -> peers that are gone or not listed {2}mode off/);
   });
 
   it('says so when there is nothing to say', () => {

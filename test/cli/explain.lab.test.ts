@@ -80,8 +80,10 @@ describe('zerotx explain on a device', { skip, timeout: 120_000 }, () => {
 
   it('tells of a device that may end on this host, and claims no savings', () => {
     const { socket } = explain('veth');
-    assert.ok(socket.reasons.length > 0);
-    for (const { id, why, saves } of socket.reasons) {
+    // What is left of a write that the send buffer has cut may be below the threshold.
+    const reasons = socket.reasons.filter(({ id }) => id !== 'threshold');
+    assert.ok(reasons.length > 0);
+    for (const { id, why, saves } of reasons) {
       assert.equal(id, 'virtual');
       assert.match(why, /z0 is a virtual device \(veth\)/);
       assert.equal(saves, undefined);

@@ -124,7 +124,10 @@ describe('zerotx explain', { timeout: 120_000 }, () => {
   it('exits with 1 and a remedy when there is nothing to be seen', () => {
     const nobody = spawnSync(process.execPath, ['-e', '0']).pid;
     for (const [target, wanted] of [
-      [`${process.pid}`, /does not show its statistics: start it with ZEROTX_CONTROL=1/],
+      [
+        `${process.pid}`,
+        /does not show its statistics: start it with ZEROTX_CONTROL=1.*looked in \/.*\/zerotx, .*\/tmp\/zerotx-\d+/,
+      ],
       [`${nobody}`, /there is no process/],
       ['192.0.2.1:9', /no socket with 192\.0\.2\.1:9 at either end.*ZEROTX_CONTROL=1/],
       ['/nonexistent/x.sock', /ENOENT/],
@@ -134,6 +137,16 @@ describe('zerotx explain', { timeout: 120_000 }, () => {
       assert.match(stderr, wanted);
       assert.equal(stderr.trimEnd().split('\n').length, 1);
     }
+  });
+
+  it('says so when a program has a control socket, and does not answer', async () => {
+    const stopped = await startProgram(child, [], { ...env, ZEROTX_CONTROL: '1' });
+    stopped.child.kill('SIGSTOP');
+    const { status, stderr } = run(`${stopped.pid}`);
+    stopped.child.kill('SIGCONT');
+    assert.equal(await stopped.end(), 0);
+    assert.equal(status, 1);
+    assert.match(stderr, /does not answer \(it is stopped, or busy\): .*\.sock: no line within/);
   });
 
   it('answers a wrong command line with 2', () => {

@@ -26,6 +26,18 @@ describe('pings', () => {
     assert.deepEqual([pings.sums().received, pings.sums().maxUs], [1, 50]);
   });
 
+  it('are given up after a while, and their sockets take their turns again', () => {
+    const pings = new Pings(2);
+    assert.deepEqual([pings.next(0), pings.next(50), pings.next(60)], [0, 1, null]);
+    assert.deepEqual(pings.giveUp(99, 100), []);
+    assert.deepEqual(pings.giveUp(100, 100), [0]);
+    assert.deepEqual([pings.next(110), pings.next(120), pings.waiting], [0, null, 2]);
+    assert.deepEqual(pings.answered(0, 130), { id: 2, us: 20, duplicate: false });
+    assert.deepEqual(pings.giveUp(200, 100), [1]);
+    const { sent, received, skipped } = pings.sums();
+    assert.deepEqual({ sent, received, skipped }, { sent: 3, received: 1, skipped: 2 });
+  });
+
   it('have sums without any answer, and times that never run backwards', () => {
     const pings = new Pings(1);
     assert.deepEqual(pings.sums(), {

@@ -7,6 +7,7 @@ import { openControl } from '../../src/net/index.ts';
 import { RdsNode, type RdsSocket } from '../../src/rds/index.ts';
 import { runtimeFolder } from '../support/programs.ts';
 import { receive } from '../support/rds-nodes.ts';
+import { RawPeer } from '../support/rds-raw-peer.ts';
 import { type Ended, startTool } from '../support/tools.ts';
 
 const runtime = runtimeFolder();
@@ -56,10 +57,35 @@ describe('rds-ping', { timeout: 60_000 }, () => {
   });
 
   it('ends after -c, too, when all of its sockets wait', async () => {
-    const args = ['-c', '10', '-i', '2ms', '-W', '100ms', '-I', '127.41.3.4', '127.41.3.9'];
+    const args = ['-c', '10', '-i', '2ms', '-W', '500ms', '-I', '127.41.3.4', '127.41.3.9'];
     const { code, out } = await ping(...args);
     assert.match(out, /8 sent, 0 answered, 2 left out\n$/);
     assert.equal(code, 1);
+  });
+
+  it('goes on with another socket when an answer is lost for good, and is not confused when it comes late', async () => {
+    const peer = new RawPeer('127.41.3.200');
+    try {
+      const args = ['-c', '20', '-i', '20ms', '-W', '100ms', '-I', '127.41.3.6', '127.41.3.200'];
+      const ended = ping(...args);
+      const connection = await peer.accept();
+      const portsOfPings = (): number[] =>
+        connection.messages.filter(({ kind }) => kind === 'ping').map(({ header }) => header.sport);
+      // None of the first is answered, but the rest is.
+      await connection.until(() => portsOfPings().length >= 14);
+      for (const port of portsOfPings().slice(0, 1)) connection.send(0, port, Buffer.alloc(0));
+      for (let answered = portsOfPings().length; answered < 20; answered++) {
+        await connection.until(() => portsOfPings().length > answered);
+        connection.send(0, portsOfPings()[answered] as number, Buffer.alloc(0));
+      }
+      const { code, out } = await ended;
+      assert.match(out, /\n20 sent, [1-6] answered; min/);
+      assert.doesNotMatch(out, /DUP|left out|^ +0:/m);
+      assert.equal(new Set(portsOfPings()).size > 8, true);
+      assert.equal(code, 0);
+    } finally {
+      peer.close();
+    }
   });
 
   const wrong: [args: string[], code: number, says: RegExp][] = [
@@ -170,7 +196,7 @@ describe('rds-info', { timeout: 60_000 }, () => {
   });
 
   const wrong: [args: string[], code: number, says: RegExp][] = [
-    [['--pid', '4194303'], 1, /shows no RDS node: .*ZEROTX_CONTROL=1/],
+    [['--pid', '4194303'], 1, /shows no RDS node: .*ZEROTX_CONTROL=1.*looked in .*\/zerotx, /],
     [['--pid', 'x'], 2, /not a process/],
     [['-x'], 2, /unknown option/],
   ];

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { after, describe, it } from 'node:test';
 import { askStats, controlSockets } from '../../src/net/index.ts';
 import { runtimeFolder, startProgram } from '../support/programs.ts';
+import { ROOT } from '../support/sources.ts';
 
 const child = new URL('./children/control.js', import.meta.url);
 const skip = process.getuid?.() === 0 ? false : 'needs root, to be several users';
@@ -63,5 +64,27 @@ describe('a control socket', { skip, timeout: 60_000 }, () => {
     assert.equal((await askStats(found.path)).uid, OTHER);
     assert.equal(await program.end(), 0);
     rmSync(`/tmp/zerotx-${OTHER}`, { recursive: true });
+  });
+
+  it('of any user is found by root wherever it is listened at, and by the tools of root', async () => {
+    const place = runtimeFolder();
+    chownSync(place.path, OTHER, OTHER);
+    const env = { XDG_RUNTIME_DIR: place.path, ZEROTX_CONTROL: '1' };
+    const as = ['setpriv', `--reuid=${OTHER}`, `--regid=${OTHER}`, '--clear-groups'];
+    const program = await startProgram(child, [], env, as);
+    try {
+      // As sudo and cron leave it.
+      const { XDG_RUNTIME_DIR: _, ...bare } = process.env;
+      const tool = join(ROOT, 'dist/cli/zerotx.js');
+      const args = [tool, 'explain', '--json', `${program.pid}`];
+      const { status, stdout, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8', env: bare });
+      assert.deepEqual({ status, stderr }, { status: 0, stderr: '' });
+      assert.equal(JSON.parse(stdout).programs[0].pid, program.pid);
+      const [found] = controlSockets().filter(({ pid }) => pid === program.pid);
+      assert.deepEqual([found?.uid, found?.path], [OTHER, join(place.path, 'zerotx', `${program.pid}.sock`)]);
+    } finally {
+      assert.equal(await program.end(), 0);
+      place.remove();
+    }
   });
 });

@@ -4,11 +4,13 @@ import { once } from 'node:events';
 import { chmodSync, existsSync, mkdirSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createServer as createUnixServer, connect as dialUnix, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { after, before, describe, it } from 'node:test';
+import { after, afterEach, before, describe, it } from 'node:test';
 import { makeFolder } from '../../src/net/control-folder.ts';
 import {
   askSockets,
   askStats,
+  type ControlFolder,
+  controlFolders,
   controlSockets,
   openControl,
   socketStats,
@@ -319,6 +321,38 @@ describe('programs', { timeout: 60_000 }, () => {
     } finally {
       other.remove();
     }
+  });
+});
+
+describe('folders that are looked in', () => {
+  const place = runtimeFolder();
+  afterEach(() => {
+    process.env.XDG_RUNTIME_DIR = runtime.path;
+  });
+  after(() => place.remove());
+  const found = (path: string): ControlFolder | undefined =>
+    controlFolders().find((looked) => looked.path === path);
+
+  it('are those of this user, whatever the environment says', () => {
+    process.env.XDG_RUNTIME_DIR = place.path;
+    const inRuntime = join(place.path, 'zerotx');
+    assert.deepEqual(found(inRuntime)?.refused, 'it is not there');
+    mkdirSync(inRuntime, { mode: 0o700 });
+    assert.deepEqual(found(inRuntime), { path: inRuntime, uid });
+    chmodSync(inRuntime, 0o755);
+    assert.match(found(inRuntime)?.refused ?? '', /mode is 755/);
+    for (const runtime of [place.path, '', 'relative']) {
+      process.env.XDG_RUNTIME_DIR = runtime;
+      const paths = controlFolders().map(({ path }) => path);
+      assert.ok(paths.includes(`/run/user/${uid}/zerotx`));
+      assert.ok(paths.includes(`/tmp/zerotx-${uid}`));
+      assert.equal(paths.includes(inRuntime), runtime === place.path);
+    }
+  });
+
+  it("are not another user's, which is said", { skip: uid === 0 }, () => {
+    process.env.XDG_RUNTIME_DIR = '/proc/1';
+    assert.equal(found('/proc/1/zerotx')?.refused, 'XDG_RUNTIME_DIR belongs to uid 0');
   });
 });
 

@@ -6,7 +6,6 @@ import * as calls from '../../src/sys/calls.ts';
 import {
   EPOLLERR,
   EPOLLRDHUP,
-  IP_RECVERR,
   IPPROTO_IP,
   MSG_ZEROCOPY,
   SO_ERROR,
@@ -28,6 +27,8 @@ import {
   waitFor,
 } from '../support/sockets.ts';
 
+// linux/in.h
+const IP_RECVERR = 11;
 const SO_EE_ORIGIN_ICMP = 2; // linux/errqueue.h
 
 /** How many calls a record confirms. */

@@ -5,7 +5,7 @@ import { type FrameReceiver, portCounters } from '../../src/core/port.ts';
 import type { Ubuf } from '../../src/core/ubuf.ts';
 import { native } from '../../src/sys/binding.ts';
 import { chainCounters } from '../../src/vhost/chain.ts';
-import { ledgerCounters } from '../../src/vhost/ledger.ts';
+import { ledgerCounters } from '../../src/vhost/ledger-counters.ts';
 import { Poller } from '../../src/vhost/poller.ts';
 import { Borrowers } from '../../src/vhost/selector.ts';
 import { TxRing, type TxRingOptions } from '../../src/vhost/tx-ring.ts';

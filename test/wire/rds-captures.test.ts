@@ -6,9 +6,10 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import * as rds from '../../src/wire/rds.ts';
-import { CONG_MAP_BYTES, congestedPorts, createMap, setPort } from '../../src/wire/rds-congestion.ts';
+import { CONG_MAP_BYTES, createMap, setPort } from '../../src/wire/rds-congestion.ts';
 import { encodeExtensions, parseExtensions } from '../../src/wire/rds-exthdr.ts';
 import { type Connection, readConnections, type Side } from '../support/pcap.ts';
+import * as headers from '../support/rds-headers.ts';
 import { splitMessages, type WireMessage } from '../support/rds-messages.ts';
 import { listVectors, readVector } from '../support/vectors.ts';
 
@@ -135,7 +136,7 @@ function rebuild({ bytes, payload }: WireMessage): Uint8Array {
 function rebuildMap(payload: Uint8Array): Uint8Array {
   assert.equal(payload.length, CONG_MAP_BYTES);
   const map = createMap();
-  for (const port of congestedPorts(payload)) setPort(map, port);
+  for (const port of headers.congestedPorts(payload)) setPort(map, port);
   return map;
 }
 
@@ -169,7 +170,7 @@ for (const [name, counts] of Object.entries(expected)) {
         for (const message of messages) {
           const { bytes } = message;
           assert.deepEqual(
-            rds.encodeHeaderFull(rds.decodeHeader(bytes, 0)),
+            headers.encodeHeaderFull(headers.decodeHeader(bytes, 0)),
             bytes.slice(0, rds.HEADER_BYTES),
           );
           assert.ok(Buffer.from(rebuild(message)).equals(bytes), `${connection.client} ${side}`);
@@ -182,9 +183,9 @@ for (const [name, counts] of Object.entries(expected)) {
     test('no acknowledgement, credit, padding, checksum or ACK_REQUIRED is ever sent', () => {
       for (const { messages } of streamsOf(name)) {
         for (const { bytes } of messages) {
-          const { ackHi, ackLo, credit, padding, checksum, flags } = rds.decodeHeader(bytes, 0);
+          const { ackHi, ackLo, credit, padding, checksum, flags } = headers.decodeHeader(bytes, 0);
           assert.deepEqual({ ackHi, ackLo, credit, padding, checksum }, unused);
-          assert.equal(flags & rds.ACK_REQUIRED, 0);
+          assert.equal(flags & headers.ACK_REQUIRED, 0);
         }
       }
     });
@@ -286,7 +287,7 @@ describe('what kernels do', () => {
       .filter(({ side }) => side === 'server')
       .flatMap(({ messages }) => messages)
       .filter(({ bytes }) => rds.classify(bytes, 0) === 'congestion')
-      .map(({ payload }) => [...congestedPorts(payload)].join());
+      .map(({ payload }) => [...headers.congestedPorts(payload)].join());
     assert.deepEqual(new Set(maps), new Set(['', '5001']));
     assert.equal(maps.filter((ports) => ports === '5001').length, 9);
     assert.equal(maps.filter((ports) => ports === '').length, 14);

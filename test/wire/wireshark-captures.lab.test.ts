@@ -7,10 +7,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import * as rds from '../../src/wire/rds.ts';
-import { congestedPorts } from '../../src/wire/rds-congestion.ts';
 import { parseExtensions } from '../../src/wire/rds-exthdr.ts';
 import { decodeStressHeader, OP_ACK, OP_REQ } from '../../src/wire/rds-stress.ts';
 import { type Connection, readConnections, type Side } from '../support/pcap.ts';
+import * as headers from '../support/rds-headers.ts';
 import { splitMessages, type WireMessage } from '../support/rds-messages.ts';
 import { ROOT } from '../support/sources.ts';
 import { type FieldRow, noTshark, Tshark } from '../support/tshark.ts';
@@ -84,7 +84,7 @@ function expectedColumns(messages: readonly WireMessage[], clientPort: number): 
     columns[name]!.push(...values.map(String));
   };
   for (const { bytes, payload } of messages) {
-    const header = rds.decodeHeader(bytes, 0);
+    const header = headers.decodeHeader(bytes, 0);
     const kind = rds.classify(bytes, 0);
     put('rds.kind', kind);
     put('rds.seq', seqText(header.seqHi, header.seqLo));
@@ -105,7 +105,7 @@ function expectedColumns(messages: readonly WireMessage[], clientPort: number): 
     if (genNum !== undefined) put('rds.ext.gen_num', hex(genNum, 8));
     if (sportIdx !== undefined) put('rds.ext.sport_idx', 0);
     if (kind === 'congestion') {
-      const ports = [...congestedPorts(payload)];
+      const ports = [...headers.congestedPorts(payload)];
       put('rds.cong.count', ports.length);
       put('rds.cong.port', ...ports);
     }
@@ -117,7 +117,7 @@ function expectedColumns(messages: readonly WireMessage[], clientPort: number): 
 function putStress(
   put: (name: (typeof OTHER_FIELDS)[number], value: string | number) => void,
   payload: Uint8Array,
-  header: rds.RdsHeader,
+  header: headers.RdsHeader,
 ): void {
   if (payload.length < 63) return;
   const message = decodeStressHeader(payload, 0);

@@ -7,6 +7,7 @@ import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 import * as rds from '../../src/wire/rds.ts';
 import { Random } from '../support/random.ts';
+import * as headers from '../support/rds-headers.ts';
 import { TcpCapture } from '../support/tcp-capture.ts';
 import { type FieldRow, noTshark, Tshark } from '../support/tshark.ts';
 
@@ -33,7 +34,7 @@ function message(spec: Spec): Uint8Array {
   const { ack = 0, checksum = 0 } = spec;
   const header = { seqHi: 0, seqLo: seq, ackHi: 0, ackLo: ack, length, sport, dport, flags };
   return Buffer.concat([
-    rds.encodeHeaderFull({ ...header, credit: 0, padding: 0, checksum, exthdr }),
+    headers.encodeHeaderFull({ ...header, credit: 0, padding: 0, checksum, exthdr }),
     payload,
   ]);
 }
@@ -323,7 +324,7 @@ describe('the Wireshark dissector, captures made by hand', { skip: noTshark(), t
 
     test('checksums', () => {
       const right = Buffer.from(message({ seq: 5, sport: 4001, dport: 4002 }));
-      right.writeUInt16BE(rds.headerChecksum(right, 0), 30);
+      right.writeUInt16BE(headers.headerChecksum(right, 0), 30);
       const wrong = Buffer.from(right);
       wrong[31]! ^= 1;
       const row = one(join(right, data(6, 3), wrong), ['rds.csum', 'rds.expert.csum']);

@@ -1,9 +1,10 @@
-/** `zerotx explain`: why the sockets of a live program copied, and what changing it would save. */
+/** `zerotx explain`: why the sockets and RDS nodes of a live program copied, and what changing it would save. */
 
 import { Command } from 'commander';
 import { measureSendCosts, type SendCosts } from '../../index.ts';
 import { printableJson } from '../printable.ts';
 import type { Tool } from '../tool.ts';
+import { explainNode, peerEnds } from './rds.ts';
 import { othersOf, reasonsOf } from './reasons.ts';
 import { findPrograms, type Program, parseTarget, type Target } from './target.ts';
 import { costLine, type ExplainedProgram, programLines } from './text.ts';
@@ -19,7 +20,7 @@ The program must show its statistics: start it with ZEROTX_CONTROL=1, or let it 
 them to its own user and to root. Nothing in it is changed.
 
 Examples:
-  zerotx explain 4711                    all sockets of this process
+  zerotx explain 4711                    all sockets and RDS nodes of this process
   zerotx explain 198.51.100.7:9000       sockets with this address at either end, of all programs that can be asked
   zerotx explain ./my.sock               a control socket at a place of the program's choice
   zerotx explain --json 4711 | jq '.programs[].sockets[].reasons'
@@ -28,9 +29,11 @@ Exit code 1 means that there is no such process or socket, or that the program d
 
 export function explainCommand(tool: Tool): Command {
   const command: Command = new Command('explain')
-    .description('Tell why the sockets of a live program copied, and what changing it would save.')
+    .description(
+      'Tell why the sockets and RDS nodes of a live program copied, and what changing it would save.',
+    )
     .argument('<pid | host:port>', 'a process, or an address at either end of a socket')
-    .option('--all', 'show sockets that copied nothing, too, and all that did')
+    .option('--all', 'show sockets that copied nothing, too, and all that did, and all peers of RDS nodes')
     .option('--json', 'print one JSON document instead')
     .helpOption('-h, --help', 'print this help')
     .allowExcessArguments(false)
@@ -55,7 +58,7 @@ async function run(tool: Tool, target: Target, { json = false, all = false }: Op
   const programs: ExplainedProgram[] = [];
   for (const program of found.programs) {
     if (tool.signal.aborted) return;
-    await ways.look(program.sockets, program.pid);
+    await ways.look([...program.sockets, ...peerEnds(program.rds)], program.pid);
     programs.push(explained(program, ways, costs, target.kind !== 'address'));
   }
   if (json) {
@@ -67,7 +70,7 @@ async function run(tool: Tool, target: Target, { json = false, all = false }: Op
 }
 
 function explained(
-  { pid, threadId, stats, sockets }: Program,
+  { pid, threadId, stats, sockets, rds }: Program,
   ways: Ways,
   costs: SendCosts | undefined,
   withOthers: boolean,
@@ -80,6 +83,7 @@ function explained(
     closedSockets: stats.closedSockets,
     sockets: sockets.map((socket) => ({ stats: socket, reasons: reasonsOf(socket, ways.to(socket), costs) })),
     others: withOthers ? others(stats.zerocopy, sockets, costs) : null,
+    rds: rds.map((node) => explainNode(node, ways, costs, withOthers)),
   };
 }
 
@@ -103,7 +107,11 @@ async function costsHere(): Promise<SendCosts | undefined> {
   }
 }
 
-function savesSomething({ sockets, others: rest }: ExplainedProgram): boolean {
-  const reasons = [...sockets.flatMap((socket) => socket.reasons), ...(rest?.reasons ?? [])];
+function savesSomething({ sockets, others: rest, rds }: ExplainedProgram): boolean {
+  const all = [
+    ...sockets,
+    ...rds.flatMap((node) => [...node.peers, ...(node.others === null ? [] : [node.others])]),
+  ];
+  const reasons = [...all.flatMap((one) => one.reasons), ...(rest?.reasons ?? [])];
   return reasons.some(({ saves }) => saves !== undefined);
 }

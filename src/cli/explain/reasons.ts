@@ -38,6 +38,7 @@ export interface Saving {
 /** The part of SocketStats that is looked at; of many sockets together only the sums are known. */
 export type Copies =
   | Pick<SocketStats, 'kind' | 'mode' | 'thresholdBytes' | 'zerocopy'>
+  | (Pick<SocketStats, 'mode' | 'thresholdBytes' | 'zerocopy'> & { readonly kind: 'rds' })
   | (Pick<SocketStats, 'zerocopy'> & { readonly kind: 'various' });
 
 /** What is known of the way to the peer: findings of doctor(), or why there are none. */
@@ -80,20 +81,25 @@ interface Explanation {
 const LOCAL = 'the receiver is on this host, where every byte is copied once';
 const UNIX = 'Unix sockets copy, whatever they are asked for';
 const OFF = "lending is switched off (zerocopy.mode is 'off')";
+const RDS_OFF = "lending is switched off (mode of RdsNode.open() is 'off')";
 
 const causes: Readonly<
   Record<Exclude<CopyCause, 'kernel'>, (socket: Copies, staysHere: boolean) => Explanation>
 > = {
   off: ({ kind }, local) => {
     if (kind === 'unix') return { id: 'unix', why: UNIX, pays: false };
-    const why = kind === 'various' ? `${OFF}, or: ${UNIX}` : OFF;
+    const off = kind === 'rds' ? RDS_OFF : OFF;
+    const why = kind === 'various' ? `${off}, or: ${UNIX}` : off;
     if (local) return { id: 'off', why: `${why}; and ${LOCAL}`, pays: false };
     return { id: 'off', why, remedy: "leave out the mode, or set 'auto'", pays: kind !== 'various' };
   },
   threshold: (socket) => ({
     id: 'threshold',
     why: `pieces smaller than ${'thresholdBytes' in socket ? size(socket.thresholdBytes) : 'the threshold'}: to lend these costs more than to copy them`,
-    remedy: 'write larger pieces: gather them in one buffer of a Pool',
+    remedy:
+      socket.kind === 'rds'
+        ? 'send larger messages'
+        : 'write larger pieces: gather them in one buffer of a Pool',
     pays: false,
   }),
   loopback: () => ({ id: 'loopback', why: LOCAL, pays: false }),
@@ -121,10 +127,13 @@ const causes: Readonly<
     remedy: 'zerotx doctor --only zerocopy shows what this kernel can do',
     pays: false,
   }),
-  foreign: () => ({
+  foreign: ({ kind }) => ({
     id: 'foreign',
     why: 'buffers that this runtime cannot keep in place while they are lent',
-    remedy: 'send leases of a Pool, or vouch for your buffers with zerocopy.pin',
+    remedy:
+      kind === 'rds'
+        ? 'vouch for your buffers with `pin` of bind()'
+        : 'send leases of a Pool, or vouch for your buffers with zerocopy.pin',
     pays: true,
   }),
 };
@@ -195,7 +204,7 @@ function savingOf(bytes: number, by: Reason['by'], costs: SendCosts | undefined)
 /** What sockets that are gone, or that were not listed, have copied: the sums without those of `sockets`. */
 export function othersOf(
   total: SocketStats['zerocopy'],
-  sockets: readonly SocketStats[],
+  sockets: readonly Pick<SocketStats, 'zerocopy'>[],
 ): SocketStats['zerocopy'] {
   // The sums and the list are of two moments.
   const rest = (of: (stats: SocketStats['zerocopy']) => number): number =>

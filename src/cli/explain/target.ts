@@ -9,6 +9,8 @@ import {
   type SocketsAnswer,
   type StatsAnswer,
 } from '../../net/index.ts';
+import { askRdsLending, type NodeLending } from '../../rds/index.ts';
+import { lookedIn } from '../control-places.ts';
 
 export type Target =
   | { readonly kind: 'process'; readonly pid: number }
@@ -24,12 +26,15 @@ export interface Program {
   readonly stats: StatsAnswer['stats'];
   readonly sockets: SocketsAnswer['sockets'];
   readonly leftOut: number;
+  readonly rds: readonly NodeLending[];
 }
 
 /** What was found, or why there is nothing and what to do about it. */
 export type Found = { readonly programs: readonly Program[] } | { readonly nothing: string };
 
 const REMEDY = 'start it with ZEROTX_CONTROL=1, or let it call openControl() of zerotx/net';
+/** Of RDS nodes, and their peers. */
+const RDS_TCP_PORT = 16_385;
 const PID_MAX = 2 ** 22;
 const PORT_MAX = 65_535;
 
@@ -59,22 +64,22 @@ export async function findPrograms(target: Target): Promise<Found> {
 }
 
 async function ofProcess(pid: number): Promise<Found> {
-  const programs = await askAll(
-    controlSockets().filter((socket) => socket.pid === pid),
-    ({ path }) => everything(path),
-  );
-  return programs.length > 0 ? { programs } : { nothing: whyNothing(pid) };
+  const sockets = controlSockets().filter((socket) => socket.pid === pid);
+  const failures: string[] = [];
+  const programs = await askAll(sockets, ({ path }) => everything(path), failures);
+  return programs.length > 0 ? { programs } : { nothing: whyNothing(pid, failures[0]) };
 }
 
 async function ofAddress(host: string, port: number): Promise<Found> {
-  const names = new Set(
-    (await lookup(host, { all: true })).flatMap(({ address }) => spellings(address, port)),
-  );
+  const addresses = (await lookup(host, { all: true })).map(({ address }) => address);
+  const names = new Set(addresses.flatMap((address) => spellings(address, port)));
   const known = controlSockets();
   const programs = await askAll(known, async ({ path }) => {
     for (const name of names) {
       const answer = await askSockets(path, name);
-      if (answer.sockets.length > 0) return { ...answer, stats: (await askStats(path)).stats };
+      const rds = port === RDS_TCP_PORT ? withAddress(await nodesOf(path), addresses) : [];
+      if (answer.sockets.length + rds.length > 0)
+        return { ...answer, stats: (await askStats(path)).stats, rds };
     }
     return undefined;
   });
@@ -83,7 +88,7 @@ async function ofAddress(host: string, port: number): Promise<Found> {
     known.length === 0
       ? `no program of ${process.geteuid?.() === 0 ? 'anybody' : 'yours'} shows its statistics`
       : 'no program that shows its statistics has it';
-  return { nothing: `no socket with ${host}:${port} at either end: ${asked}; ${REMEDY}` };
+  return { nothing: `no socket with ${host}:${port} at either end: ${asked}; ${REMEDY}; ${lookedIn()}` };
 }
 
 /** As socketStats() writes an address: an IPv4 peer of an IPv6 socket is a mapped one. */
@@ -96,21 +101,43 @@ function spellings(address: string, port: number): string[] {
 }
 
 async function everything(path: string): Promise<Program> {
-  const [{ stats }, answer] = await Promise.all([askStats(path), askSockets(path)]);
-  return { ...answer, stats };
+  const [{ stats }, answer, rds] = await Promise.all([askStats(path), askSockets(path), nodesOf(path)]);
+  return { ...answer, stats, rds };
+}
+
+/** None of a program that knows nothing of RDS. */
+async function nodesOf(path: string): Promise<readonly NodeLending[]> {
+  try {
+    return (await askRdsLending(path)).nodes;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EPROTO') return [];
+    throw error;
+  }
+}
+
+/** Nodes at one of the addresses, and of other nodes the peers at them. */
+function withAddress(nodes: readonly NodeLending[], addresses: readonly string[]): NodeLending[] {
+  const isMeant = ({ address }: { readonly address: string }): boolean => addresses.includes(address);
+  return nodes.flatMap((node) => {
+    if (isMeant(node)) return node;
+    const peers = node.peers.filter(isMeant);
+    return peers.length === 0 ? [] : { ...node, peers };
+  });
 }
 
 /** Those that answer, and are who their socket's name says. */
 async function askAll(
   sockets: readonly ControlSocket[],
   ask: (socket: ControlSocket) => Promise<Program | undefined>,
+  failures: string[] = [],
 ): Promise<Program[]> {
   const answers = await Promise.all(
     sockets.map(async (socket) => {
       try {
         return { socket, program: await ask(socket) };
-      } catch {
+      } catch (error) {
         // Gone meanwhile, or long ago, or not willing: there may be others.
+        failures.push(`${socket.path}: ${(error as Error).message}`);
         return { socket, program: undefined };
       }
     }),
@@ -118,13 +145,15 @@ async function askAll(
   return answers.flatMap(({ socket, program }) => (program?.pid === socket.pid ? program : []));
 }
 
-function whyNothing(pid: number): string {
+function whyNothing(pid: number, failure: string | undefined): string {
   try {
     process.kill(pid, 0);
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
     if (code === 'ESRCH') return `there is no process ${pid}`;
-    if (code === 'EPERM') return `process ${pid} belongs to another user: only root may look`;
+    if (code === 'EPERM')
+      return `process ${pid} belongs to another user: only that user and root may look (sudo)`;
   }
-  return `process ${pid} does not show its statistics: ${REMEDY}`;
+  if (failure !== undefined) return `process ${pid} does not answer (it is stopped, or busy): ${failure}`;
+  return `process ${pid} does not show its statistics: ${REMEDY}; ${lookedIn()}`;
 }

@@ -2,8 +2,10 @@
 import type { SendCosts } from '../../index.ts';
 import type { SocketStats } from '../../net/index.ts';
 import { printable } from '../printable.ts';
-import type { Reason, Saving } from './reasons.ts';
+import { type ExplainedNode, nodeLines } from './rds.ts';
+import type { Reason } from './reasons.ts';
 import { size } from './size.ts';
+import { countLine, moreLine, reasonLines, SHOWN } from './text-parts.ts';
 
 export interface ExplainedSocket {
   readonly stats: SocketStats;
@@ -19,30 +21,30 @@ export interface ExplainedProgram {
   readonly sockets: readonly ExplainedSocket[];
   /** Sockets that are gone, or were not listed; null if there are none. */
   readonly others: { readonly zerocopy: SocketStats['zerocopy']; readonly reasons: readonly Reason[] } | null;
+  readonly rds: readonly ExplainedNode[];
 }
 
-/** Of sockets that copied; the others have nothing to be explained. */
-const SOCKETS_SHOWN = 10;
-
 export function programLines(program: ExplainedProgram, all: boolean): string[] {
-  const { pid, threadId, command, openSockets, closedSockets, sockets, others } = program;
+  const { pid, threadId, command, openSockets, closedSockets, sockets, others, rds } = program;
   const thread = threadId === 0 ? '' : `, worker ${threadId}`;
-  const heading = `${command} (pid ${pid}${thread}): ${openSockets} socket${openSockets === 1 ? '' : 's'}, ${closedSockets} gone`;
+  const nodes = rds.length === 0 ? '' : `; ${rds.length} RDS node${rds.length === 1 ? '' : 's'}`;
+  const heading = `${command} (pid ${pid}${thread}): ${openSockets} socket${openSockets === 1 ? '' : 's'}, ${closedSockets} gone${nodes}`;
   const copying = sockets.filter(({ reasons }) => reasons.length > 0);
-  const shown = all ? sockets : copying.slice(0, SOCKETS_SHOWN);
+  const shown = all ? sockets : copying.slice(0, SHOWN);
   const lines = [heading, ...shown.flatMap(socketLines)];
   const more = copying.length - shown.length;
-  if (!all && more > 0) lines.push('', `${more} more that copied less: --all shows them`);
-  if (copying.length === 0 && (others?.reasons.length ?? 0) === 0) {
+  if (!all && more > 0) lines.push('', moreLine(more));
+  if (copying.length === 0 && (others?.reasons.length ?? 0) === 0 && rds.length === 0) {
     lines.push(
       '',
       sockets.length === 0 ? 'nothing to explain' : 'nothing was copied: there is nothing to explain',
     );
   }
   if (others !== null && others.reasons.length > 0) {
-    lines.push('', 'sockets that are gone or not listed', `  ${sent(others.zerocopy)}`);
+    lines.push('', 'sockets that are gone or not listed', `  ${countLine(others.zerocopy)}`);
     lines.push(...others.reasons.flatMap(reasonLines));
   }
+  lines.push(...rds.flatMap((node) => nodeLines(node, all)));
   return lines.map(printable);
 }
 
@@ -52,7 +54,7 @@ function socketLines({ stats, reasons }: ExplainedSocket): string[] {
   return [
     '',
     `${kind} ${local || '(unnamed)'} -> ${remote || '(any)'}  mode ${mode}, threshold ${size(thresholdBytes)}, ${lends} now`,
-    `  ${sent(zerocopy)}`,
+    `  ${countLine(zerocopy)}`,
     ...reasons.flatMap(reasonLines),
   ];
 }
@@ -60,23 +62,6 @@ function socketLines({ stats, reasons }: ExplainedSocket): string[] {
 /** A socket that would lend to others, but whose receivers so far are of a kind for which it never does, is not lending. */
 function isLending({ lending, zerocopy: { copied, lentBytes } }: SocketStats): boolean {
   return lending && (lentBytes > 0 || copied.loopback + copied.unsupported === 0);
-}
-
-function sent({ lentBytes, kernelCopiedBytes, fallbackBytes }: SocketStats['zerocopy']): string {
-  return (
-    `zerotx lent ${size(lentBytes)}, of which the kernel copied ${size(kernelCopiedBytes)}; ` +
-    `it copied ${size(fallbackBytes)} itself`
-  );
-}
-
-const INDENT = ' '.repeat(25);
-
-function reasonLines({ id, bytes, why, remedy, saves }: Reason): string[] {
-  return [
-    `  ${size(bytes).padEnd(10)}  ${id.padEnd(11)}${why}`,
-    ...(remedy === undefined ? [] : [`${INDENT}-> ${remedy}`]),
-    ...(saves === undefined ? [] : [`${INDENT}would have saved ${saving(saves)} of CPU time`]),
-  ];
 }
 
 /** How savings were found, and of what. */
@@ -89,14 +74,4 @@ export function costLine(costs: SendCosts | undefined): string {
     `Savings are for the bytes so far, from costs measured here just now: a GB takes ${Math.round(cheapCopyMs)} ms to copy ` +
     `if all is in a cache, ${Math.round(dearCopyMs)} ms if nothing is, and ${Math.round(lendMs)} ms to lend.`
   );
-}
-
-function saving({ leastMs, mostMs }: Saving): string {
-  const most = duration(mostMs);
-  return duration(leastMs) === most ? `about ${most}` : `${duration(leastMs)} to ${most}`;
-}
-
-function duration(ms: number): string {
-  if (ms < 1) return 'less than 1 ms';
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toPrecision(2)} s`;
 }

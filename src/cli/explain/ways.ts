@@ -10,11 +10,16 @@ import type { Way } from './reasons.ts';
 const WAYS_MAX = 32;
 const NAME_MAX = 64;
 
+/** The other end of a socket, or of a node of RDS, and what was sent there. */
+export interface End extends Pick<SocketStats, 'remote' | 'zerocopy'> {
+  readonly kind: SocketStats['kind'] | 'rds';
+}
+
 /** The findings for each `remote`; for others why there are none. */
 export class Ways {
   readonly #ways = new Map<string, Way>();
 
-  async look(sockets: readonly SocketStats[], pid: number): Promise<void> {
+  async look(sockets: readonly End[], pid: number): Promise<void> {
     const elsewhere = inOtherNamespace(pid);
     for (const { remote, kind, zerocopy } of sockets) {
       if (kind === 'unix' || remote === '' || this.#ways.has(remote)) continue;
@@ -24,7 +29,7 @@ export class Ways {
     }
   }
 
-  to({ remote, kind }: Pick<SocketStats, 'remote' | 'kind'>): Way {
+  to({ remote, kind }: Omit<End, 'zerocopy'>): Way {
     if (remote === '' && kind === 'udp') {
       return {
         unknown: 'the socket is not connected: zerotx doctor --to <host> tells of the way to each peer',

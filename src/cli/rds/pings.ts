@@ -1,6 +1,8 @@
 /**
  * Which of rds-ping's sockets sends next, and what a pong answers. A pong says nothing but which port it is for, so each socket has one
- * ping under way at most; when all of them wait, a ping is left out. No I/O and no clock.
+ * ping under way at most; when all of them wait, a ping is left out. A pong can be lost for good: RDS does not say it again when the
+ * other side has restarted in between. So a ping is given up after a while, and its socket with it: on a new one, of another port, a
+ * pong that comes late is not taken for the next ping's. No I/O and no clock.
  */
 export interface Answer {
   /** Number of the ping, from 0. */
@@ -66,6 +68,15 @@ export class Pings {
     }
     this.#skipped += 1;
     return null;
+  }
+
+  /** Sockets that have waited for `waitUs`: their pings are given up, and they are free once the caller has exchanged them. */
+  giveUp(nowUs: number, waitUs: number): number[] {
+    return this.#slots.flatMap((slot, at) => {
+      if (!slot.waiting || nowUs - slot.sentUs < waitUs) return [];
+      slot.waiting = false;
+      return at;
+    });
   }
 
   /** A pong for socket `at`. */

@@ -1,6 +1,7 @@
 /** Programs of this host that show their RDS nodes: those with a control socket that answers for RDS. */
 import { controlSockets } from '../../net/index.ts';
 import { askRds, type RdsSummaryAnswer } from '../../rds/index.ts';
+import { lookedIn } from '../control-places.ts';
 
 export interface RdsProgram {
   readonly path: string;
@@ -31,7 +32,7 @@ export async function rdsPrograms(
   );
   const programs = answers.flat();
   if (programs.length > 0) return programs;
-  if (pid !== undefined) return `process ${pid} shows no RDS node: ${REMEDY}`;
+  if (pid !== undefined) return `process ${pid} shows no RDS node: ${REMEDY}; ${lookedIn()}`;
   const whose = process.geteuid?.() === 0 ? 'on this host' : 'of yours';
-  return `no program ${whose} shows an RDS node: ${REMEDY}`;
+  return `no program ${whose} shows an RDS node: ${REMEDY}; ${lookedIn()}`;
 }

@@ -49,7 +49,7 @@ interface Accepted {
 }
 
 /** Resolves with the first connection that sends options which can be run; then nobody else is let in. */
-export async function awaitPeer(
+async function awaitPeer(
   own: number,
   port: number,
   context: Pick<Context, 'output' | 'ending'>,

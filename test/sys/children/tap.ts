@@ -6,6 +6,7 @@ import { createSocket } from 'node:dgram';
 import { once } from 'node:events';
 import { writeSync } from 'node:fs';
 import { errnoOf } from '../../../src/core/errors.ts';
+import { OFFLOAD_CSUM, OFFLOAD_TSO4, OFFLOAD_TSO6 } from '../../../src/core/port.ts';
 import { native } from '../../../src/sys/binding.ts';
 import { EPOLLIN } from '../../../src/sys/constants.ts';
 import { reactor } from '../../../src/sys/reactor.ts';
@@ -124,7 +125,7 @@ async function frames(): Promise<void> {
 async function offloads(): Promise<void> {
   const { fd, name } = tap.openTap({
     name: 'tap0',
-    offloads: tap.TUN_F_CSUM | tap.TUN_F_TSO4 | tap.TUN_F_TSO6,
+    offloads: OFFLOAD_CSUM | OFFLOAD_TSO4 | OFFLOAD_TSO6,
   });
   configure(name);
   // VIRTIO_NET_HDR_F_NEEDS_CSUM, csum_start behind Ethernet and IPv4, csum_offset of UDP.
@@ -132,7 +133,7 @@ async function offloads(): Promise<void> {
   assert.deepEqual([header[0], header.readUInt16LE(6), header.readUInt16LE(8)], [1, 34, 6]);
   setTapOffloads(fd, 0);
   assert.deepEqual([...(await sent(fd, 100)).header], Array(HEADER).fill(0));
-  setTapOffloads(fd, tap.TUN_F_CSUM);
+  setTapOffloads(fd, OFFLOAD_CSUM);
   assert.equal((await sent(fd, 100)).header[0], 1);
   assert.throws(() => setTapOffloads(fd, 1 << 20), { code: 'EINVAL', syscall: 'TUNSETOFFLOAD' });
   assert.equal(native().tapSetVnetHeader(fd, 9), -errnoOf('EINVAL'), 'shorter than the header of old');
@@ -217,7 +218,7 @@ async function events(): Promise<void> {
 
 /** low <-> far is a veth, mv0 lies on low; far is ours to look at through a packet socket of `ip`'s: its counters. */
 async function macvtap(): Promise<void> {
-  const { fd } = tap.openMacvtap('mv0', { offloads: tap.TUN_F_CSUM | tap.TUN_F_TSO4 | tap.TUN_F_TSO6 });
+  const { fd } = tap.openMacvtap('mv0', { offloads: OFFLOAD_CSUM | OFFLOAD_TSO4 | OFFLOAD_TSO6 });
   sh(
     'ip addr add 198.18.0.1/24 dev far && ip neigh replace 198.18.0.2 lladdr 02:00:00:00:00:05 dev far nud permanent',
   );
