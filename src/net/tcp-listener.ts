@@ -3,7 +3,7 @@
  * a descriptor that was accepted and that nobody serves.
  */
 import { chmodSync, statSync, unlinkSync } from 'node:fs';
-import { errnoError, errnoOf } from '../core/errors.ts';
+import { errnoError, errnoOf, type ZerotxError } from '../core/errors.ts';
 import { native } from '../sys/binding.ts';
 import * as calls from '../sys/calls.ts';
 import {
@@ -60,10 +60,14 @@ const RETRY_MS = 100;
 /** struct linger { on, seconds }. */
 const LINGER_ZERO = new Uint8Array(Int32Array.of(1, 0).buffer);
 
-/** Throws what bind(2) and listen(2) refuse. `accepted` owns the descriptors it is given. */
+/**
+ * Throws what bind(2) and listen(2) refuse. `accepted` owns the descriptors it is given; `failed` hears of each accept(2) that met an
+ * error, mostly that there are no descriptors left (EMFILE, ENFILE), and will be tried again.
+ */
 export function listenTcp(
   options: ListenerOptions,
   accepted: (fd: number, peer: SocketAddress) => void,
+  failed: (error: ZerotxError) => void = () => {},
 ): Listener {
   const { fd, address } = open(options);
   let closed = false;
@@ -82,6 +86,7 @@ export function listenTcp(
           // EMFILE and its kind: the edge is used up, so come back by the clock.
           retry ??= setTimeout(again, RETRY_MS);
           if (!refed) retry.unref();
+          failed(errnoError(-result, 'accept'));
           return;
         }
         accepted(result, address === null ? NO_ADDRESS : decodeSockaddr(sockaddr, sockaddr.byteLength));

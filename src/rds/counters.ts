@@ -73,6 +73,8 @@ export interface RdsCounters {
   recv_held_unclear: number;
   /** Connections given up because the peer never said anything on them. */
   conn_silent: number;
+  /** Times that no connection could be accepted, mostly for want of descriptors. */
+  accept_failed: number;
   /** Inbound connections refused before they came to a peer, in all; and for which reason (rds/admission.ts). */
   accept_refused: number;
   /** Their address is not in `allow`. */
@@ -154,6 +156,7 @@ const none: RdsCounters = {
   recv_held_back: 0,
   recv_held_unclear: 0,
   conn_silent: 0,
+  accept_failed: 0,
   accept_refused: 0,
   accept_refused_allow: 0,
   accept_refused_connections: 0,

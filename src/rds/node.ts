@@ -137,6 +137,10 @@ export class RdsNode extends EventEmitter<NodeEvents> implements PeerNode {
       this.address,
       (channel) => this.#accepted(channel),
       (from, connections) => this.#admits(from, connections),
+      (error) => {
+        this.counters.accept_failed += 1;
+        this.warn('accept failed', this.address, error.message);
+      },
     );
     environment.nodes.set(this.address, this);
     // To the others this address is local from now on.

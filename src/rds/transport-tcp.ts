@@ -6,6 +6,7 @@ import { TcpChannel, type TcpOptions } from '../net/tcp.ts';
 import { listenTcp, refuseAtOnce } from '../net/tcp-listener.ts';
 import { hasIpv6Address } from '../net/zones.ts';
 import { RDS_TCP_PORT } from '../wire/rds.ts';
+import type { SocketAddress } from '../wire/sockaddr.ts';
 import type { TcpKey } from '../wire/tcp-keys.ts';
 import { PeerLending } from './peer-lending.ts';
 import { dialFromLane } from './source-port.ts';
@@ -47,10 +48,11 @@ export function tcpTransport(options: TcpTransportOptions): TcpTransport {
   };
   return {
     lending,
-    listen(address, accepted, admits) {
+    listen(address, accepted, admits, failed) {
       const { keys = [] } = options;
       try {
-        return listenTcp({ address, port: RDS_TCP_PORT, backlog: BACKLOG, keys }, (fd, peer) => {
+        const options = { address, port: RDS_TCP_PORT, backlog: BACKLOG, keys };
+        const accept = (fd: number, peer: SocketAddress): void => {
           const remote = { address: addressText(peer), port: peer.port };
           if (!admits(remote.address, connections)) {
             refuseAtOnce(fd);
@@ -59,7 +61,8 @@ export function tcpTransport(options: TcpTransportOptions): TcpTransport {
           const channel = TcpChannel.adopt(fd, remote, optionsFor(remote.address), unhandled);
           opened(remote.address);
           accepted(channel);
-        });
+        };
+        return listenTcp(options, accept, failed);
       } catch (error) {
         throw explained(error, address);
       }

@@ -55,13 +55,14 @@ export interface Listener {
 export interface Transport {
   /**
    * Accepts connections to `address`, those that `admits` says yes to: asked before a channel is made, with the peer's address
-   * and the number of connections that this transport has open. The others are reset. Throws EADDRINUSE, EADDRNOTAVAIL with
-   * a way out, ZTX_NO_TCP_KEYS.
+   * and the number of connections that this transport has open. The others are reset. `failed` hears when none could be accepted, mostly
+   * for want of descriptors; it is tried again. Throws EADDRINUSE, EADDRNOTAVAIL with a way out, ZTX_NO_TCP_KEYS.
    */
   listen(
     address: string,
     accepted: (channel: Channel) => void,
     admits: (remoteAddress: string, connections: number) => boolean,
+    failed: (error: ZerotxError) => void,
   ): Listener;
   /**
    * Opens a connection from a port of which the rest modulo 8 is `lane`; connected() or failed() of `handler` follows. Throws

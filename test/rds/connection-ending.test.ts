@@ -16,6 +16,7 @@ interface Ending {
   readonly connection: RdsConnection;
   /** What the lane was asked to do, in order. */
   readonly log: string[];
+  hasUnread: boolean;
   during: () => void;
 }
 
@@ -24,7 +25,7 @@ function ending(dials: boolean): Ending {
   const pool = new BufferPool(0);
   const releases = new ReleaseQueue((flush) => queueMicrotask(flush));
   const log: string[] = [];
-  const scene = { log, during: () => {} };
+  const scene = { log, during: () => {}, hasUnread: false };
   const host: ConnectionHost = {
     dial: () => log.push('dial'),
     halfClose: () => log.push('halfClose'),
@@ -34,7 +35,7 @@ function ending(dials: boolean): Ending {
       scene.during();
     },
     heldBack: () => false,
-    hasUnread: () => false,
+    hasUnread: () => scene.hasUnread,
     closeChannel: (how) => log.push(how),
     adoptNext: () => log.push('adoptNext'),
     mayDial: () => true,
@@ -99,4 +100,37 @@ describe('a connection that ends', () => {
     assert.deepEqual(log, ['readRest', 'close', 'closed']);
     assert.equal(connection.state, 'closed');
   });
+
+  // The clock is looked at before the events: what they will tell has happened already, when the process stood still.
+  it('is not given up while it is dialled, if something has come', () => {
+    const scene = ending(true);
+    const { connection, log } = scene;
+    connection.wanted(0);
+    scene.hasUnread = true;
+    connection.tick(10_500);
+    assert.deepEqual([connection.state, log], ['dialing', ['dial']]);
+    connection.dialed(10_500);
+    connection.receivedFirst(10_500);
+    assert.equal(connection.confirmed, true);
+  });
+
+  for (const dials of [true, false]) {
+    it(`is not given up as silent, if something has come; it ${dials ? 'dials' : 'is dialled'}`, () => {
+      const scene = ending(dials);
+      const { connection } = scene;
+      if (dials) {
+        connection.wanted(0);
+        connection.dialed(0);
+      } else {
+        connection.accepted(0);
+        connection.adopted(0);
+      }
+      scene.hasUnread = true;
+      connection.tick(31_000);
+      assert.equal(connection.state, 'up');
+      scene.hasUnread = false;
+      connection.tick(62_000);
+      assert.notEqual(connection.state, 'up');
+    });
+  }
 });

@@ -70,8 +70,8 @@ function through(environment: RdsEnvironment, wrap: SceneOptions['through']): Rd
   if (wrap === undefined) return environment;
   const inner = environment.transport;
   const transport: Transport = {
-    listen: (address, accepted, admits) =>
-      inner.listen(address, (channel) => accepted(wrap(channel)), admits),
+    listen: (address, accepted, admits, failed) =>
+      inner.listen(address, (channel) => accepted(wrap(channel)), admits, failed),
     dial: (local, remote, lane, handler: ChannelHandler) => wrap(inner.dial(local, remote, lane, handler)),
   };
   return { ...environment, transport };

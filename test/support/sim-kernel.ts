@@ -72,6 +72,7 @@ export class SimKernel {
       options.address,
       (channel) => this.#accepted(channel),
       () => true,
+      () => {},
     );
   }
 
