@@ -6,8 +6,9 @@
 import type { Lane } from './lane.ts';
 import type { Channel, Runtime, Timer } from './transport.ts';
 
-/** Connections that wait for one lane. */
+/** Connections that wait for one lane: more only if all have brought something, which the peer takes for delivered. */
 const WAITING_PER_LANE_MAX = 8;
+const FULL_PER_LANE_MAX = 64;
 /** One that is not of lane 0 waits so long for lane 0. */
 const LANE_0_TIMEOUT_MS = 5000;
 
@@ -51,7 +52,7 @@ export class Stash {
     );
     const isFull = alike.length >= WAITING_PER_LANE_MAX;
     const empty = isFull ? alike.find((other) => other.channel.unreadBytes() === 0) : undefined;
-    if (isFull && empty === undefined) return channel;
+    if (empty === undefined && alike.length >= FULL_PER_LANE_MAX) return channel;
     if (empty !== undefined) this.#remove(empty);
     this.#waiting.push({ channel, sinceMs: this.#runtime.now(), lane: null });
     this.route();

@@ -136,24 +136,22 @@ describe('more connections than one', () => {
     },
   );
 
-  test('those that brought something wait, up to eight; then the next is refused', options, async (t) => {
+  test('those that brought something wait, up to 64; then the next is refused', options, async (t) => {
     const victim = victimOf(t, { speed: 1, lanes: 1 });
     const address = smaller();
     const all: RawConnection[] = [];
-    for (let i = 0; i < 10; i++) {
+    const { counters } = victim.node;
+    for (let i = 0; i < 66; i++) {
       const connection = await dial(t, address);
       all.push(connection);
       connection.write(message(i + 1, 9, PORT, `${i}`));
-      await until(
-        'it is seen',
-        () => victim.node.counters.accept_replaced + victim.node.counters.accept_refused >= i,
-      );
+      await until('it is seen', () => counters.accept_replaced + counters.accept_refused >= i);
     }
-    assert.equal(await (all[9] as RawConnection).gone(), 'reset');
-    assert.equal(victim.node.counters.accept_refused, 1);
+    assert.equal(await (all[65] as RawConnection).gone(), 'reset');
+    assert.equal(counters.accept_refused_waiting, 1);
     assert.deepEqual(victim.warningsOf(address), ['connection refused']);
-    for (const connection of all.slice(0, 9)) connection.fin();
-    await until('nine', () => victim.from(address).length === 9);
+    for (const connection of all.slice(0, 65)) connection.fin();
+    await until('all the others', () => victim.from(address).length === 65);
     await good.exchange(victim);
   });
 
