@@ -49,6 +49,8 @@ export interface LaneHost {
   readonly isPaused: boolean;
   /** Counts the changes of our own map. */
   readonly mapVersion: number;
+  /** A connection of this lane begins. */
+  begins(lane: Lane): void;
   /** A probe ping came, or a probe pong; its extension headers are at `offset`. */
   probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void;
   /** The peer did not answer this lane's probe in time. */
@@ -172,6 +174,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#channel = channel;
     this.mapVersion = -1;
     channel.handler = this;
+    this.#peer.begins(this);
     this.connection.adopted(this.#node.runtime.now());
     // What came before the handler was set raises no event any more.
     this.#reading.later();
@@ -213,6 +216,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   // --- for its channel ---
 
   connected(): void {
+    if (this.connection.dials) this.#peer.begins(this);
     this.connection.dialed(this.#node.runtime.now());
     this.arm();
   }

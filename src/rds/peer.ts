@@ -279,13 +279,15 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     return lane.index === 0 || this.mapVersion > 0 || !this.#node.localMap.isEmpty;
   }
 
-  opening(lane: Lane): Uint8Array {
-    const { channel } = lane;
-    if (channel !== null && !this.#ages.has(channel)) this.#note(channel);
+  begins(lane: Lane): void {
+    if (this.dials) this.#note(lane.channel as Channel);
     // Another lane is not there before lane 0 has told, but where it goes without that.
     const isFirstToTell = lane.index === 0 || !this.#first.connection.settled;
     if (isFirstToTell && lane.doubt === null && this.generation !== 0)
       lane.doubt = new ProcessDoubt(this.#viewsHost(lane), lane.connection.receiver);
+  }
+
+  opening(lane: Lane): Uint8Array {
     return this.#handshake.opening(lane.index === 0);
   }
 
@@ -297,7 +299,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     // Said on a connection that is read for the last time, while another lane is in the middle of a message of the new process.
     if (this.#isAbandoning) return;
     const { connection } = lane;
-    const news = this.#handshake.read(bytes, offset, this.#ages.get(lane.channel as Channel) as number);
+    const news = this.#handshake.read(bytes, offset, this.#ageOf(lane));
     const { doubt } = lane;
     if (doubt instanceof LanesDoubt) doubt.told(this.#handshake.hasSeveralLanes === true);
     else if (doubt !== null) {
@@ -359,6 +361,10 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   #note(channel: Channel): void {
     this.#connections += 1;
     this.#ages.set(channel, this.#connections);
+  }
+
+  #ageOf({ channel }: Lane): number {
+    return (channel === null ? undefined : this.#ages.get(channel)) ?? 0;
   }
 
   /** So many lanes it is, with this generation of the peer. */
@@ -430,12 +436,14 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     this.#goesWithoutLane0 = false;
     this.#handshake.restarted();
     this.#isAbandoning = true;
+    const age = this.#ageOf(lane);
     for (const other of this.lanes) {
       const { connection } = other;
+      const isOfNew = this.#ageOf(other) > age;
       connection.sender.generationChanged();
       // First read what the dead one had said: its numbers must not be expected of the new one.
       if (other !== lane) connection.abandon(now, 'the peer restarted');
-      this.#endDoubt(other);
+      this.#endDoubt(other, isOfNew);
       connection.numberAfresh(other === lane ? rule : new Expectation());
       other.arm();
     }
@@ -467,9 +475,9 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     for (const { doubt } of this.lanes) doubt?.views.decide();
   }
 
-  #endDoubt(lane: Lane): void {
+  #endDoubt(lane: Lane, hasRestarted = false): void {
     const { doubt } = lane;
-    if (doubt instanceof ProcessDoubt) doubt.told(false);
+    if (doubt instanceof ProcessDoubt) doubt.told(hasRestarted);
     else doubt?.views.decide();
     lane.doubt = null;
   }
