@@ -7,7 +7,7 @@
  *
  * The stream orders, counts and holds back; what it cannot carry (whose memory it is, and who wants to hear of its release)
  * goes beside it. There is no connection here: TcpSocket (socket.ts) extends this, and its _write() and _writev() hand the chunks
- * to the Batches that beginWrites() gave it.
+ * to its Batches, batchesOf().
  */
 import type { DuplexOptions } from 'node:stream';
 import { checkSignal } from '../core/arguments.ts';
@@ -25,7 +25,8 @@ import { type Settle, WriteTicket } from './written.ts';
 /** What write() and end() take. */
 export type WritableChunk = string | Uint8Array | Lease;
 
-let begin: (socket: LendingDuplex, flushed: (result: number) => void) => Batches;
+let begin: (socket: LendingDuplex, flushed: (result: number) => void) => void;
+let current: (socket: LendingDuplex) => Batches;
 
 export class LendingDuplex extends AddressedDuplex {
   readonly #thresholdBytes: number;
@@ -35,8 +36,8 @@ export class LendingDuplex extends AddressedDuplex {
   static {
     begin = (socket, flushed) => {
       socket.#batches = new Batches(flushed, (bytes) => socket.#forget(bytes));
-      return socket.#batches;
     };
+    current = (socket) => socket.#batches;
   }
 
   /** Chunks of `thresholdBytes` and more are offered to be lent. */
@@ -147,8 +148,13 @@ export class LendingDuplex extends AddressedDuplex {
 }
 
 /** Gives a stream that is new, or as new again, its Batches. `flushed` hears the result of each Outgoing.begin(). */
-export function beginWrites(socket: LendingDuplex, flushed: (result: number) => void): Batches {
-  return begin(socket, flushed);
+export function beginWrites(socket: LendingDuplex, flushed: (result: number) => void): void {
+  begin(socket, flushed);
+}
+
+/** Those that the last beginWrites() gave it. */
+export function batchesOf(socket: LendingDuplex): Batches {
+  return current(socket);
 }
 
 /** A Buffer over the same memory; a detached view has none. */

@@ -22,7 +22,7 @@ import { zerocopyCounters } from './counters.ts';
 import { type Endpoint, endpointText } from './endpoint.ts';
 import { Incoming, type OnRead } from './incoming.ts';
 import { borrow } from './lending.ts';
-import { beginWrites, LendingDuplex } from './lending-duplex.ts';
+import { batchesOf, beginWrites, LendingDuplex } from './lending-duplex.ts';
 import { Link } from './link.ts';
 import { abortError, nodeError, nodeTypeError } from './node-errors.ts';
 import { obey } from './obey.ts';
@@ -57,7 +57,6 @@ export class TcpSocket extends LendingDuplex {
   readonly #pinned: PinDeadline;
   /** The present connection, or the last one. */
   #link: Link | null = null;
-  #batches: Batches;
   /** Somebody wanted to read before there was a connection. */
   #readEarly = false;
   #refed = true;
@@ -76,7 +75,7 @@ export class TcpSocket extends LendingDuplex {
     this.#onRead = options.onread;
     this.#settings = new TcpSettings(options);
     this.#signal = signal;
-    this.#batches = beginWrites(this, (result) => this.#flushed(result));
+    beginWrites(this, (result) => this.#flushed(result));
     this.#idle = new SocketTimeout(() => this.emit('timeout'));
     const { pinTimeoutMs } = this.#zerocopy;
     this.#pinned = new PinDeadline(
@@ -157,7 +156,7 @@ export class TcpSocket extends LendingDuplex {
   #restart(): void {
     (this as unknown as { _undestroy(): void })._undestroy();
     this.bytesRead = 0;
-    this.#batches = beginWrites(this, (result) => this.#flushed(result));
+    beginWrites(this, (result) => this.#flushed(result));
     this.#resets = false;
     this.#readEarly = false;
     setEndpoints(this, null, null);
@@ -166,6 +165,10 @@ export class TcpSocket extends LendingDuplex {
 
   get #channel(): TcpChannel | null {
     return this.#link?.channel ?? null;
+  }
+
+  get #batches(): Batches {
+    return batchesOf(this);
   }
 
   // --- writing ---

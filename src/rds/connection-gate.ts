@@ -53,6 +53,11 @@ export class ConnectionGate {
     return this.#isSettled;
   }
 
+  /** A probe is on its way. */
+  get isProbing(): boolean {
+    return this.#isProbing;
+  }
+
   /** When tick() wants to be called. */
   get deadlineMs(): number {
     return this.#deadlineMs;
@@ -69,6 +74,7 @@ export class ConnectionGate {
     this.#isConfirmed = false;
     this.#isSettled = false;
     this.#isProbing = false;
+    this.#host.begins();
     if (this.#host.opensWithMap()) this.#sender.queueMap();
     this.sendProbe(this.#host.opening());
   }

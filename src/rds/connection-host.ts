@@ -1,6 +1,6 @@
 /**
- * What a connection (connection.ts) asks of whoever runs it: lane.ts, or a test. Wishes are answered by later events, never
- * within the call; questions are answered from what the peer knows.
+ * What a connection (connection.ts) asks of whoever runs it: lane.ts, or a test. Wishes are answered by later events, but for readRest()
+ * and adoptNext(), which come back within the call; questions are answered from what the peer knows.
  */
 export interface ConnectionHost {
   // --- the channel ---
@@ -37,6 +37,8 @@ export interface ConnectionHost {
 
   // --- the handshake ---
 
+  /** A connection begins. */
+  begins(): void;
   /** Extension headers for the probe that opens a connection. */
   opening(): Uint8Array;
   /** How long data waits for the answer to it. */

@@ -15,10 +15,10 @@
  *   without a free lane may reset after its TCP has acknowledged. The acceptor is confirmed at once.
  * - Lane 0 goes first; the peer (peer.ts) says when the others may be dialled.
  * - A second inbound connection means that the peer has lost the first: it waits while the first is drained, then takes
- *   its place. Nothing that may hold data is reset.
+ *   its place.
  *
- * Who calls: lane.ts, which owns channel and timer. Every method may call the host, never the other way round within
- * one call: the host's wishes are requests, answered by later events.
+ * Who calls: lane.ts, which owns channel and timer. Every method may call the host. The host answers by later events, but for
+ * readRest() and adoptNext(), which come back within the call: the state is final before they are asked for.
  */
 import { Dialing } from './connection-dialing.ts';
 import { ConnectionGate } from './connection-gate.ts';
@@ -77,11 +77,6 @@ export class RdsConnection {
     this.receiver = parts.receiver;
     this.#counters = parts.counters;
     this.#host = host;
-  }
-
-  /** May bytes be written now (maps and probes at least). */
-  get writable(): boolean {
-    return this.state === 'up';
   }
 
   /** This side's address is the smaller one. */
@@ -359,7 +354,8 @@ export class RdsConnection {
     if (this.state === 'down') {
       this.#dialing.poked(now);
       if (now >= this.#dialing.nextMs && !this.#isEnding) this.#dial(now);
-    } else if (this.state === 'up' && this.confirmed) this.sendProbe(this.#host.opening());
+    } else if (this.state === 'up' && this.confirmed && !this.#gate.isProbing)
+      this.sendProbe(this.#host.opening());
   }
 
   #enterUp(now: number, confirmed: boolean): void {
@@ -368,6 +364,7 @@ export class RdsConnection {
     this.#peerAtEnd = false;
     this.#deadlineMs = now + CONFIRM_TIMEOUT_MS;
     this.#dialing.up(now);
+    // Before the host hears that it begins, and puts another rule there.
     this.#expectedBefore = this.receiver.rule.next;
     this.#restores = null;
     this.#gate.begin();

@@ -59,11 +59,12 @@ export class LanesDoubt {
     this.views.decide(hasSeveral ? this.#several : this.#one);
   }
 
-  /** `count` lanes are agreed, and what comes now is lane `index`'s: the rule of each that has been heard of. */
-  settled(count: number, index: number): ReadonlyMap<number, SequenceRule> {
+  /** Ends it: `count` lanes are agreed, and what comes now is lane `index`'s. The rule of each that has been heard of. */
+  end(count: number, index: number): ReadonlyMap<number, SequenceRule> {
     this.views.decide();
-    const rules: Map<number, SequenceRule> = this.#several.lanes(count, index);
-    return this.views.decided === this.#one ? rules.set(index, this.#one) : rules;
+    return this.views.decided === this.#one
+      ? new Map([[index, this.#one]])
+      : this.#several.lanes(count, index);
   }
 }
 

@@ -92,7 +92,10 @@ export class Handshake {
     const { genNum = 0, npaths, sportIdx = false } = parseExtensions(bytes, offset);
     const isOther = genNum !== 0 && genNum !== this.#peerGeneration;
     const isLate = isOther && age < this.#heardOn;
-    const hasRestarted = isOther && !isLate && this.#peerGeneration !== 0;
+    // Without SPORT_IDX it is not the process that had several lanes: a kernel of another version was started.
+    const isLegacyNow = this.#hasSeveralLanes === true && !sportIdx && age >= this.#heardOn;
+    const hasRestarted = (isOther && !isLate && this.#peerGeneration !== 0) || isLegacyNow;
+    if (isLegacyNow) this.#peerGeneration = 0;
     if (genNum !== 0 && !isLate) {
       this.#peerGeneration = genNum;
       this.#heardOn = Math.max(age, this.#heardOn);

@@ -25,8 +25,8 @@ export class LaneReading {
   /** What a write to the current channel met, -errno; 0 while all is well. */
   #brokenBy = 0;
   #isScheduled = false;
-  /** What was read last has not been looked at. */
-  #isBetween = false;
+  /** Bytes that were read and have not been looked at. */
+  #unlooked = 0;
   /** Bytes read since others last had their turn. */
   #turnBytes = 0;
 
@@ -63,20 +63,27 @@ export class LaneReading {
 
   /** Before closing: what is there now. A peer that goes on sending behind our FIN does not keep us. */
   rest(): void {
-    if (this.#isBetween) return;
     const lane = this.#lane;
     const { receiver } = lane.connection;
+    const now = this.#node.runtime.now();
+    const unlooked = this.#unlooked;
+    this.#unlooked = 0;
+    if (unlooked > 0 && !this.#filled(unlooked, now)) return;
     let left = lane.channel?.unreadBytes() ?? 0;
     while (left > 0) {
       const targets = receiver.targets();
       const n = lane.channel?.readv(targets, targets.length) ?? 0;
-      if (n <= 0 || !this.#filled(n, this.#node.runtime.now())) return;
+      if (n <= 0) return;
+      lane.connection.receivedFirst(now);
+      if (!this.#filled(n, now)) return;
       left -= n;
     }
   }
 
   /** Before another lane goes on: what is there now. */
   catchUp(): void {
+    // An attempt, or a poke, has nothing that is older.
+    if (this.#lane.connection.isAway) return;
     this.rest();
     this.#lane.connection.receiver.rest();
   }
@@ -96,7 +103,8 @@ export class LaneReading {
       if (channel === null || connection.state === 'dialing') break;
       // Paused or not, the first bytes are read: until they come the connection counts as not accepted by the peer. And so is
       // the rest of a message that has its memory already: else many beginnings could hold it all, and nothing would move.
-      if (receiver.needsMemory && this.#peer.isFull()) this.#peer.pause();
+      const needsRoom = receiver.needsMemory || lane.followsLane0;
+      if (needsRoom && this.#peer.isFull()) this.#peer.pause();
       const isHeld = this.#peer.isPaused && connection.confirmed;
       if (isHeld) receiver.rest();
       if (isHeld && !receiver.hasBegun) break;
@@ -109,11 +117,11 @@ export class LaneReading {
       const now = this.#node.runtime.now();
       connection.receivedFirst(now);
       if (lane.followsLane0) {
-        this.#isBetween = true;
+        this.#unlooked = n;
         this.#peer.readLane0();
-        this.#isBetween = false;
-        // It may have said that the peer is another process by now.
-        if (lane.channel !== channel) break;
+        // It has said that the peer is another process by now, and this lane was read to its end.
+        if (this.#unlooked === 0) break;
+        this.#unlooked = 0;
       }
       if (!this.#filled(n, now)) {
         this.#node.warn('protocol violation', lane.address, 'announced a message over 1 MiB');

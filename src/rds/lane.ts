@@ -13,7 +13,7 @@ import { EXTHDR_OFFSET } from '../wire/rds.ts';
 import { RdsConnection } from './connection.ts';
 import type { ConnectionHost } from './connection-host.ts';
 import type { RdsCounters } from './counters.ts';
-import type { LanesDoubt, ProcessDoubt } from './doubts.ts';
+import type { ProcessDoubt } from './doubts.ts';
 import { LanePump } from './lane-pump.ts';
 import { LaneReading } from './lane-reading.ts';
 import { type BufferPool, type ChunkShelf, type ReceiveBuffer, Staging } from './memory.ts';
@@ -49,8 +49,6 @@ export interface LaneHost {
   readonly isPaused: boolean;
   /** Counts the changes of our own map. */
   readonly mapVersion: number;
-  /** A connection of this lane begins. */
-  begins(lane: Lane): void;
   /** A probe ping came, or a probe pong; its extension headers are at `offset`. */
   probe(lane: Lane, isPing: boolean, bytes: Uint8Array, offset: number): void;
   /** The peer did not answer this lane's probe in time. */
@@ -59,6 +57,7 @@ export interface LaneHost {
   needed(lane: Lane): boolean;
   mayResend(lane: Lane): boolean;
   opensWithMap(lane: Lane): boolean;
+  begins(lane: Lane): void;
   opening(lane: Lane): Uint8Array;
   patienceMs(): number;
   /** Something is queued for a lane that is not up. */
@@ -79,9 +78,9 @@ export interface LaneHost {
   congestion(map: Uint8Array): void;
   /** The lane is free: the inbound connection that is its next, if one waits, and whether others wait behind it. */
   takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null;
-  laneUp(lane: Lane): void;
-  laneDown(lane: Lane, reason: string): void;
-  laneClosed(lane: Lane): void;
+  laneUp(): void;
+  laneDown(reason: string): void;
+  laneClosed(): void;
 }
 
 const ACK_POLL_MIN_MS = 1;
@@ -97,7 +96,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   readonly #reading: LaneReading;
   readonly #pump: LanePump;
   /** What makes it unclear which messages are duplicates. The peer sees to it. */
-  doubt: LanesDoubt | ProcessDoubt | null = null;
+  doubt: ProcessDoubt | null = null;
   /** What came on lane 0 may be older than the next message here. Set by the peer, for other lanes, until there is one. */
   followsLane0 = false;
   /** Of the map that was last written to the current connection. */
@@ -174,7 +173,6 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#channel = channel;
     this.mapVersion = -1;
     channel.handler = this;
-    this.#peer.begins(this);
     this.connection.adopted(this.#node.runtime.now());
     // What came before the handler was set raises no event any more.
     this.#reading.later();
@@ -216,7 +214,6 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   // --- for its channel ---
 
   connected(): void {
-    if (this.connection.dials) this.#peer.begins(this);
     this.connection.dialed(this.#node.runtime.now());
     this.arm();
   }
@@ -348,6 +345,10 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     return this.#peer.opensWithMap(this);
   }
 
+  begins(): void {
+    this.#peer.begins(this);
+  }
+
   opening(): Uint8Array {
     return this.#peer.opening(this);
   }
@@ -361,11 +362,11 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
   }
 
   peerUp(): void {
-    this.#peer.laneUp(this);
+    this.#peer.laneUp();
   }
 
   peerDown(reason: string): void {
-    this.#peer.laneDown(this, reason);
+    this.#peer.laneDown(reason);
   }
 
   closeChannel(how: 'close' | 'reset'): void {
@@ -381,7 +382,7 @@ export class Lane implements ConnectionHost, MapSource, ReceiverHost, ChannelHan
     this.#timer?.cancel();
     this.#timer = null;
     this.#timerAtMs = Number.POSITIVE_INFINITY;
-    this.#peer.laneClosed(this);
+    this.#peer.laneClosed();
   }
 
   wake(): void {

@@ -8,7 +8,7 @@
 import { addCounters, type CopyCause, type ZerocopyCounters, zerocopyCounters } from '../net/counters.ts';
 import { TCP_THRESHOLD_BYTES, type ZerocopyMode } from '../net/policy.ts';
 
-/** The default of limits.peers. */
+/** As many as limits.peers by default. */
 export const PEERS_KEPT = 1024;
 
 interface Entry {

@@ -29,7 +29,7 @@ import type { Run, SendOwner } from './run.ts';
 import { Expectation } from './sequence.ts';
 import { Stash, type StashHost } from './stash.ts';
 import type { Channel } from './transport.ts';
-import type { ViewsHost } from './two-views.ts';
+import type { TwoViews, ViewsHost } from './two-views.ts';
 
 /** What a peer needs of its node. */
 export interface PeerNode extends LaneNode {
@@ -70,6 +70,8 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   readonly #handshake: Handshake;
   /** Lanes agreed with this generation of the peer; 0 until then. */
   #settledLanes = 0;
+  /** Of lane 0, until a number is agreed. */
+  #lanesDoubt: LanesDoubt | null = null;
   /** Lanes that sockets are spread over. */
   #spreadOver = 1;
   readonly #stash: Stash;
@@ -223,21 +225,21 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     offset: number,
     length: number,
   ): void {
-    const views = lane.doubt?.views;
+    const views = this.#viewsOf(lane);
     if (views?.isHolding) views.hold({ sport, dport, payload: { buffer, offset, length } });
     else this.#node.deliver(this, sport, dport, buffer, offset, length);
   }
 
   /**
    * A kernel sends on lane 0 until it knows of others, and then on these as soon as TCP has acknowledged all of that
-   * (mprds_catchup_tx0). So it has arrived, and is read first: else a socket that changes its lane would lose its order.
+   * (mprds_catchup_tx0_retries counts how often). So it has arrived, and is read first: else a socket that changes its lane would lose its order.
    */
   readLane0(): void {
     this.#first.catchUp();
   }
 
   pinged(lane: Lane, sport: number): void {
-    const views = lane.doubt?.views;
+    const views = this.#viewsOf(lane);
     if (views?.isHolding) views.hold({ sport, dport: 0, payload: null });
     else lane.connection.ping(sport, this.map.congested(sport));
   }
@@ -250,7 +252,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   }
 
   takeWaiting(lane: Lane): { channel: Channel; more: boolean } | null {
-    // It may have something to say, which lane 0 must see to: nobody else dials, or pokes. When this one is down in earnest.
+    // It may have something to say, which lane 0 must see to: nobody else dials, or pokes. Later, as this one is still ending.
     if (lane.index > 0) this.#node.runtime.defer(() => this.#first.look());
     return this.#stash.take(lane);
   }
@@ -269,7 +271,10 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     if (lane.index > 0) this.#first.look();
   }
 
-  /** Not on a connection that is another lane's by its port, and stands in for lane 0 until the peer has said how many it has. */
+  /**
+   * Not on a connection that is another lane's by its port, and stands in for lane 0 until the peer has said how many it has. Nor is it asked there, while
+   * something is to be sent again: that is before the probe, which must not move the other lane's numbers.
+   */
   mayResend(lane: Lane): boolean {
     return lane.index > 0 || this.#lanesDoubt?.isOneOfSeveral !== true;
   }
@@ -279,12 +284,15 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     return lane.index === 0 || this.mapVersion > 0 || !this.#node.localMap.isEmpty;
   }
 
+  /** A connection of the lane begins. */
   begins(lane: Lane): void {
     if (this.dials) this.#note(lane.channel as Channel);
     // Another lane is not there before lane 0 has told, but where it goes without that.
     const isFirstToTell = lane.index === 0 || !this.#first.connection.settled;
-    if (isFirstToTell && lane.doubt === null && this.generation !== 0)
-      lane.doubt = new ProcessDoubt(this.#viewsHost(lane), lane.connection.receiver);
+    if (!isFirstToTell || this.generation === 0) return;
+    // One that time has decided holds nothing any more.
+    if (lane.doubt?.views.decided) this.#endDoubt(lane);
+    lane.doubt ??= new ProcessDoubt(this.#viewsHost(lane), lane.connection.receiver);
   }
 
   opening(lane: Lane): Uint8Array {
@@ -301,41 +309,38 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     const { connection } = lane;
     const news = this.#handshake.read(bytes, offset, this.#ageOf(lane));
     const { doubt } = lane;
-    if (doubt instanceof LanesDoubt) doubt.told(this.#handshake.hasSeveralLanes === true);
-    else if (doubt !== null) {
-      doubt.told(news.hasRestarted);
-      lane.doubt = null;
-    }
+    doubt?.told(news.hasRestarted);
+    lane.doubt = null;
+    if (lane.index === 0) this.#lanesDoubt?.told(this.#handshake.hasSeveralLanes === true);
     if (news.isLate) {
       connection.endLate(this.#node.runtime.now());
       return;
     }
     // What was held, and is new, has come already: its numbers count.
-    if (news.hasRestarted)
-      this.#restarted(lane, doubt instanceof ProcessDoubt ? doubt.other : new Expectation());
+    if (news.hasRestarted) this.#restarted(lane, doubt?.other ?? new Expectation());
     if (isPing) connection.answer(this.#handshake.pong(news, lane.index === 0));
     else if (connection.answered()) this.#answered(lane, news);
   }
 
   unanswered(lane: Lane): void {
     // The answer is behind what the peer has to repeat.
-    if (lane.doubt?.views.isHolding) return;
+    if (this.#viewsOf(lane)?.isHolding) return;
     this.#handshake.unanswered();
     if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
     else this.#open(lane);
   }
 
-  laneUp(_lane: Lane): void {
+  laneUp(): void {
     this.#lanesUp += 1;
     if (this.#lanesUp === 1) this.#node.peerUp(this);
   }
 
-  laneDown(_lane: Lane, reason: string): void {
+  laneDown(reason: string): void {
     this.#lanesUp -= 1;
     if (this.#lanesUp === 0) this.#node.peerDown(this, reason);
   }
 
-  laneClosed(_lane: Lane): void {
+  laneClosed(): void {
     if (this.lanes.some(({ connection }) => connection.state !== 'closed')) return;
     this.shelf.close();
     this.#node.peerClosed(this);
@@ -353,9 +358,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       const { tell, isAgreed } = this.#handshake.next(news, this.#settledLanes > 0 && this.#spreadOver === 1);
       if (tell !== null) connection.sendProbe(tell);
       if (isAgreed) this.#settle(news.lanes);
-      // Without SPORT_IDX this is no lane of the process that had several.
-    } else if (news.hasSportIdx) this.#open(lane);
-    else this.#restarted(lane, new Expectation());
+    } else this.#open(lane);
   }
 
   #note(channel: Channel): void {
@@ -398,9 +401,9 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       return state === 'down' && !sender.hasUnacked && hi === 0 && lo === 0;
     });
     const { receiver } = first.connection;
-    const doubt = this.#lanesDoubt;
-    if (doubt !== null || index > 0) this.#endDoubt(first);
-    const rules = doubt?.settled(this.#settledLanes, index) ?? new Map([[index, receiver.rule]]);
+    if (this.#lanesDoubt !== null || index > 0) this.#endDoubt(first);
+    const rules = this.#lanesDoubt?.end(this.#settledLanes, index) ?? new Map([[index, receiver.rule]]);
+    this.#lanesDoubt = null;
     if (index > 0 && isNew) {
       this.lanes[0] = other;
       this.lanes[index] = first;
@@ -432,6 +435,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   #restarted(lane: Lane, rule: Expectation): void {
     const now = this.#node.runtime.now();
     this.#node.counters.peer_restarts += 1;
+    // Before connections end: those that wait take their places at once.
     this.#settledLanes = 0;
     this.#goesWithoutLane0 = false;
     this.#handshake.restarted();
@@ -443,6 +447,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       connection.sender.generationChanged();
       // First read what the dead one had said: its numbers must not be expected of the new one.
       if (other !== lane) connection.abandon(now, 'the peer restarted');
+      // Before the rule is exchanged for good.
       this.#endDoubt(other, isOfNew);
       connection.numberAfresh(other === lane ? rule : new Expectation());
       other.arm();
@@ -457,29 +462,30 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   /** No number of lanes is agreed any more. */
   #forgetLanes(): void {
     const { offered, hasSeveralLanes } = this.#handshake;
+    this.#lanesDoubt?.views.decide();
+    this.#lanesDoubt = null;
     // A peer that is dialled, or was never offered several, has one at a time.
     if (this.dials || offered === 1) return;
     const first = this.#first;
     const port = first.channel?.remotePort ?? 0;
     const peer = { count: offered, hasSeveral: hasSeveralLanes, port };
-    first.doubt = new LanesDoubt(this.#viewsHost(first), first.connection.receiver, peer);
-  }
-
-  get #lanesDoubt(): LanesDoubt | null {
-    const { doubt } = this.#first;
-    return doubt instanceof LanesDoubt ? doubt : null;
+    this.#lanesDoubt = new LanesDoubt(this.#viewsHost(first), first.connection.receiver, peer);
   }
 
   /** Decides for want of a probe. */
   #guess(): void {
+    this.#lanesDoubt?.views.decide();
     for (const { doubt } of this.lanes) doubt?.views.decide();
   }
 
   #endDoubt(lane: Lane, hasRestarted = false): void {
-    const { doubt } = lane;
-    if (doubt instanceof ProcessDoubt) doubt.told(hasRestarted);
-    else doubt?.views.decide();
+    lane.doubt?.told(hasRestarted);
     lane.doubt = null;
+  }
+
+  /** Behind the first probe, with which processes begin to be told apart, a number of lanes is known: so only one of the two holds. */
+  #viewsOf(lane: Lane): TwoViews | undefined {
+    return lane.doubt?.views ?? (lane.index === 0 ? this.#lanesDoubt?.views : undefined);
   }
 
   #viewsHost(lane: Lane): ViewsHost {
@@ -502,8 +508,11 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     const lanes = this.#settledLanes;
     if (lanes === 0) {
       // While nothing is read that cannot be told: then it waits as the successor of the first.
-      const isOpen = first.connection.state === 'up' && this.#handshake.offered > 1 && !this.#paused;
-      return isOpen ? null : first;
+      const { offered, hasSeveralLanes } = this.#handshake;
+      const isOpen = first.connection.state === 'up' && offered > 1 && !this.#paused;
+      // Those of a peer that has several lanes wait for lane 0, if there is something of them here: what lane 0 says has its own numbers.
+      const isOther = hasSeveralLanes === true && this.lanes.length > 1 && remotePort % offered !== 0;
+      return isOpen || (isOther && !this.#goesWithoutLane0) ? null : first;
     }
     const index = remotePort % lanes;
     if (index === 0) return first;
@@ -515,7 +524,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   }
 
   waitedForLane0(): void {
-    this.#goesWithoutLane0 = this.#settledLanes > 1;
+    this.#goesWithoutLane0 = true;
   }
 
   get #first(): Lane {

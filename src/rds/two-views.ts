@@ -2,7 +2,7 @@
  * Message numbers while it is not known which of two rules they follow. Both are kept. A message that is new by both, or has come
  * before by both, goes its way; from the first one on which they differ all are held, until decide() says which rule it is.
  *
- * That is bounded, by the memory a peer may hold (the peer then decides) and by time: then the first rule is taken.
+ * That is bounded, by the memory a peer may hold (peer.ts then has it decided) and by time: then the first rule is taken.
  */
 import type { RdsCounters } from './counters.ts';
 import type { ReceiveBuffer } from './memory.ts';

@@ -42,6 +42,7 @@ function ending(dials: boolean): Ending {
     mayResend: () => true,
     needed: () => false,
     opensWithMap: () => false,
+    begins: () => {},
     opening: () => new Uint8Array(16),
     patienceMs: () => 1000,
     unanswered: () => {},

@@ -77,6 +77,7 @@ class Scene {
   readonly host: ViewsHost;
   doubt: LanesDoubt | ProcessDoubt | null = null;
   readonly buffers: ReceiveBuffer[] = [];
+  #timer: (() => void) | null = null;
   readonly #pool = new BufferPool(0);
   readonly #releases = new ReleaseQueue((flush) => flush());
 
@@ -85,7 +86,14 @@ class Scene {
       this.heldBytes += deltaBytes;
     };
     const source = { address: '10.0.0.1', held };
-    const timer = () => ({ cancel: () => {} });
+    const timer: ViewsHost['timer'] = (task) => {
+      this.#timer = task;
+      return {
+        cancel: () => {
+          this.#timer = null;
+        },
+      };
+    };
     this.host = { source, counters: this.counters, timer, pass: this.#pass };
   }
 
@@ -116,6 +124,13 @@ class Scene {
     this.doubt = null;
   }
 
+  /** It was waited for long enough. */
+  waited(): void {
+    const task = this.#timer;
+    this.#timer = null;
+    task?.();
+  }
+
   from(sender: number): number[] {
     return this.arrived.filter((message) => message.sender === sender).map(({ seq }) => seq);
   }
@@ -134,19 +149,19 @@ function upTo(from: number, end: number): number[] {
   return Array.from({ length: end - from }, (_, i) => from + i);
 }
 
-/** Returns the peer's lanes as they are at the end. */
-function runLanes(scene: Scene, given: LanesHistory, toldSeveral: boolean): SendingLane[] {
+/** `ends` the doubt on the way, and at the end once more. Returns the peer's lanes as they are then. */
+function runLanes(scene: Scene, given: LanesHistory, ends: (doubt: LanesDoubt) => void): SendingLane[] {
   const { hasSeveral, bases, toldBefore } = given;
   const lanes = bases.map((base) => new SendingLane(base));
   const doubt = scene.lanes(0);
   for (const [i, one] of given.connections.entries()) {
-    if (i === toldBefore) doubt.told(toldSeveral);
+    if (i === toldBefore) ends(doubt);
     doubt.comesFrom(one.port);
     const index = hasSeveral ? one.port % LANES : 0;
     const { seqs, repeated } = (lanes[index] as SendingLane).over(one, i === given.connections.length - 1);
     for (const [n, seq] of seqs.entries()) scene.receive(index, seq, n < repeated);
   }
-  doubt.told(toldSeveral);
+  ends(doubt);
   return lanes;
 }
 
@@ -155,12 +170,12 @@ describe('while nobody knows how many lanes there are', () => {
     fc.assert(
       fc.property(lanesHistory, (given) => {
         const scene = new Scene();
-        const lanes = runLanes(scene, given, given.hasSeveral);
+        const lanes = runLanes(scene, given, (doubt) => doubt.told(given.hasSeveral));
         for (const [i, base] of given.bases.entries())
           assert.deepEqual(scene.from(i), upTo(base, (lanes[i] as SendingLane).end));
         const count = given.hasSeveral ? LANES : 1;
         const current = (given.connections.at(-1) as Connection).port % count;
-        const { next } = (scene.doubt as LanesDoubt).settled(count, current).get(current) as SequenceRule;
+        const { next } = (scene.doubt as LanesDoubt).end(count, current).get(current) as SequenceRule;
         const end = (lanes[current] as SendingLane).end;
         // A rule that has heard of nothing expects anything.
         if (scene.from(current).length > 0) assert.equal(next.lo, end);
@@ -173,7 +188,7 @@ describe('while nobody knows how many lanes there are', () => {
     fc.assert(
       fc.property(lanesHistory, (given) => {
         const scene = new Scene();
-        const lanes = runLanes(scene, given, true);
+        const lanes = runLanes(scene, given, () => scene.waited());
         for (const [i, base] of given.bases.entries()) {
           const seqs = new Set(scene.from(i));
           for (const seq of upTo(base, (lanes[i] as SendingLane).end))

@@ -154,7 +154,9 @@ describe('what was begun on lane 0', () => {
     await run(world, LANE_0_MS + 6000);
     assert.deepEqual([told.hasEnded, remote.npaths], [true, 0]);
     const standing = peer.dial(node.address, 3);
-    await run(world, 500);
+    await run(world, LANE_0_MS - 500);
+    assert.equal(remote.lanes[0]?.connection.state, 'down', 'lane 0 is waited for');
+    await run(world, LANE_0_MS + 500);
     assert.equal((remote.lanes[0]?.channel?.remotePort ?? 0) % LANES, 3);
     const mayCome = ['congestion', 'probe-ping', 'probe-pong'];
     const others = (): string[] => standing.kinds.filter((kind) => !mayCome.includes(kind));

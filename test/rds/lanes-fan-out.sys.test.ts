@@ -1,6 +1,6 @@
 /**
  * What a 7.x kernel says at the moment it learns of lanes, over real TCP. It has sent on lane 0 until then, and goes on on another lane
- * as soon as TCP has acknowledged all of that (mprds_catchup_tx0): which says nothing of who reads it first.
+ * as soon as TCP has acknowledged all of that (mprds_catchup_tx0_retries counts how often it was not yet): which says nothing of who reads it first.
  */
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -38,6 +38,8 @@ test('a socket that leaves lane 0 keeps its order, though lane 0 is not read to 
   await until('lanes are agreed', () => victim.node.peers[0]?.npaths === 8);
   // Before this process reads again.
   for (let i = 0; i < MESSAGES; i++) say(0, FIRST + i, BYTES);
+  // Else TCP has not taken it, and a kernel would wait, too.
+  assert.equal(peer.connections[0]?.socket.writableLength, 0);
   const last = FIRST + MESSAGES;
   say(3, last, 4);
   await until('all have come', () => got.length === last + 1);

@@ -1,7 +1,7 @@
 /**
  * One RdsConnection without a network: channels in memory, virtual time, and a test in the place of the peer. It does
- * what rds/lane.ts does around the state machine (pump after every event, keep up to four inbound connections waiting)
- * and nothing by itself: time moves in `advance()`, the peer's TCP acknowledges in `ack()`.
+ * what rds/lane.ts and stash.ts do around the state machine (pump after every event, keep the inbound connections that wait) and
+ * nothing by itself: time moves in `advance()`, the peer's TCP acknowledges in `ack()`.
  *
  *   test ─ receive(), end(), fail(), dialed(), accept() ─▶ RdsConnection ─▶ channel.out, log
  *
@@ -91,7 +91,9 @@ export interface DriverOptions {
 
 /** Lends nothing. */
 const copies: Lender = { lends: () => false, copied: () => {} };
-const WAITING_MAX = 4;
+/** As in stash.ts: more than the first only if all have brought something. */
+const WAITING_MAX = 8;
+const FULL_MAX = 64;
 const ROUNDS_MAX = 100_000;
 
 export class RdsDriver implements ConnectionHost, SendOwner {
@@ -189,15 +191,11 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     channel.established = true;
     this.channels.push(channel);
     const verdict = this.connection.accepted(this.nowMs);
-    let taken = true;
     if (verdict === 'adopt') this.#adopt(channel);
-    else if (verdict === 'wait' && this.waiting.length < WAITING_MAX) this.waiting.push(channel);
-    else {
-      channel.closed = 'reset';
-      taken = false;
-    }
+    else if (verdict === 'wait') this.#keep(channel);
+    else channel.closed = 'reset';
     this.settle();
-    return taken ? channel : null;
+    return channel.closed === 'reset' ? null : channel;
   }
 
   /** Bytes of the peer on the current channel. */
@@ -341,6 +339,8 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     return true;
   }
 
+  begins(): void {}
+
   opening(): Uint8Array {
     return this.handshake.single;
   }
@@ -384,6 +384,15 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     else if (connection.answered()) connection.settle();
   }
 
+  /** For whoever is too many it ends here: an older one that has brought nothing, or, if all have, this one. */
+  #keep(channel: DriverChannel): void {
+    const { waiting } = this;
+    const empty = waiting.length < WAITING_MAX ? -1 : waiting.findIndex(({ unread }) => unread.length === 0);
+    if (empty >= 0) (waiting.splice(empty, 1)[0] as DriverChannel).closed = 'reset';
+    if (waiting.length < FULL_MAX) waiting.push(channel);
+    else channel.closed = 'reset';
+  }
+
   #adopt(channel: DriverChannel): void {
     assert.equal(this.channel, null, 'adopted a second channel');
     this.channel = channel;
@@ -392,7 +401,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
 
   #pump(): void {
     this.#woken = false;
-    while (this.connection.writable && this.channel !== null) {
+    while (this.connection.state === 'up' && this.channel !== null) {
       const offer = this.connection.sender.gather(copies, this.connection.gate);
       if (offer === null) return;
       this.#checkWrite(this.channel);

@@ -7,8 +7,8 @@ import { size } from './size.ts';
 import { countLine, moreLine, reasonLines, SHOWN } from './text-parts.ts';
 import type { Ways } from './ways.ts';
 
-/** Where the other end of a node listens. */
-const RDS_TCP_PORT = 16_385;
+/** TCP port of RDS nodes, and of their peers. */
+export const RDS_TCP_PORT = 16_385;
 
 export interface ExplainedNode extends Pick<NodeLending, 'address' | 'mode' | 'thresholdBytes'> {
   readonly peers: readonly ExplainedPeer[];
@@ -62,16 +62,16 @@ export function nodeLines(node: ExplainedNode, all: boolean): string[] {
   const { address, mode, thresholdBytes, peers, others } = node;
   const options = `mode ${mode}, threshold ${size(thresholdBytes)}`;
   const used = peers.filter(hasLent);
-  if (used.length === 0 && others === null) {
+  const shown = all ? peers : used.slice(0, SHOWN);
+  if (shown.length === 0 && others === null) {
     return [
       '',
       `rds ${address}  ${options}`,
       '  no message was to be lent: see `zerocopy` of bind() and sendmsg()',
     ];
   }
-  const shown = all ? used : used.slice(0, SHOWN);
   const lines = shown.flatMap((peer) => peerLines(`rds ${address} -> ${peer.address}  ${options}`, peer));
-  if (used.length > shown.length) lines.push('', moreLine(used.length - shown.length));
+  if (!all && used.length > shown.length) lines.push('', moreLine(used.length - shown.length));
   if (others !== null)
     lines.push(...peerLines(`rds ${address} -> peers that are gone or not listed  ${options}`, others));
   return lines;

@@ -11,6 +11,7 @@ import {
 } from '../../net/index.ts';
 import { askRdsLending, type NodeLending } from '../../rds/index.ts';
 import { lookedIn } from '../control-places.ts';
+import { RDS_TCP_PORT } from './rds.ts';
 
 export type Target =
   | { readonly kind: 'process'; readonly pid: number }
@@ -33,8 +34,6 @@ export interface Program {
 export type Found = { readonly programs: readonly Program[] } | { readonly nothing: string };
 
 const REMEDY = 'start it with ZEROTX_CONTROL=1, or let it call openControl() of zerotx/net';
-/** Of RDS nodes, and their peers. */
-const RDS_TCP_PORT = 16_385;
 const PID_MAX = 2 ** 22;
 const PORT_MAX = 65_535;
 
@@ -75,13 +74,14 @@ async function ofAddress(host: string, port: number): Promise<Found> {
   const names = new Set(addresses.flatMap((address) => spellings(address, port)));
   const known = controlSockets();
   const programs = await askAll(known, async ({ path }) => {
+    const rds = port === RDS_TCP_PORT ? withAddress(await nodesOf(path), addresses) : [];
+    let answer: SocketsAnswer | undefined;
     for (const name of names) {
-      const answer = await askSockets(path, name);
-      const rds = port === RDS_TCP_PORT ? withAddress(await nodesOf(path), addresses) : [];
-      if (answer.sockets.length + rds.length > 0)
-        return { ...answer, stats: (await askStats(path)).stats, rds };
+      answer = await askSockets(path, name);
+      if (answer.sockets.length > 0) break;
     }
-    return undefined;
+    if (answer === undefined || answer.sockets.length + rds.length === 0) return undefined;
+    return { ...answer, stats: (await askStats(path)).stats, rds };
   });
   if (programs.length > 0) return { programs };
   const asked =

@@ -10,13 +10,11 @@ import {
   SOCK_STREAM,
   SOL_SOCKET,
 } from '../../sys/constants.ts';
+import { RDS_TCP_PORT } from '../../wire/rds.ts';
 import { readText, socketOwners } from '../files.ts';
 import { type Check, type Result, result } from '../finding.ts';
 import { withSockets } from '../loopback.ts';
 import { type Listener, listenersOn, protocols } from '../proc.ts';
-
-/** Assigned by IANA and used by rds_tcp. */
-const RDS_TCP_PORT = 16_385;
 
 function module(): Result {
   // Only if it is there already: socket() of a family that is not makes the kernel load the module, for any user.
