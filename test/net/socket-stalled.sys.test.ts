@@ -23,7 +23,7 @@ const stalled = { zerocopy: FORCE, receiveBytes: 16 * KIB };
 
 afterEach(closeDoor);
 
-describe('a peer that never reads', { timeout: 30_000 }, () => {
+describe('a peer that never reads', { timeout: scaled(30_000, 600_000) }, () => {
   it('loses the connection after pinTimeoutMs, and everything that was lent is back', async () => {
     const { client } = await rawPair({ ...stalled, zerocopy: { ...FORCE, pinTimeoutMs: 100 } });
     const pinnedBefore = stats().pinnedBytes;
@@ -117,7 +117,7 @@ describe('a peer that never reads', { timeout: 30_000 }, () => {
   });
 });
 
-describe('a peer that has ended', { timeout: 30_000 }, () => {
+describe('a peer that has ended', { timeout: scaled(30_000, 600_000) }, () => {
   it('still gets what a half-open socket sends', async () => {
     const { client, peer } = await rawPair({ ...stalled, allowHalfOpen: true });
     client.resume();

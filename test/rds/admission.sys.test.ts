@@ -11,7 +11,7 @@ import { codeOf } from '../support/rds-nodes.ts';
 import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
 
 const FRIEND = '127.74.5.4';
-const options = { timeout: 120_000 };
+const options = { timeout: scaled(120_000, 3_600_000) };
 
 let friend: TestNode;
 let nextVictim = 10;

@@ -17,7 +17,7 @@ import { Random } from '../support/random.ts';
 import { message, RawConnection, until } from '../support/raw-peer.ts';
 import { PORT, TestNode } from '../support/tcp-nodes.ts';
 
-const options = { timeout: 120_000 };
+const options = { timeout: scaled(120_000, 3_600_000) };
 const seed = Number(process.env.ZEROTX_SEED ?? Date.now() % 1_000_000);
 
 function nodesOf(context: TestContext, net: string): [TestNode, TestNode] {

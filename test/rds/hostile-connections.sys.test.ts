@@ -15,7 +15,7 @@ import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
 
 const VICTIM = '127.73.5.5';
 const seed = Number(process.env.FC_SEED ?? Date.now() % 1_000_000);
-const options = { timeout: 60_000 };
+const options = { timeout: scaled(60_000, 3_600_000) };
 
 let good: TestNode;
 let nextHost = 1;

@@ -25,7 +25,7 @@ import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
 
 const VICTIM = '127.77.5.5';
 const firstSeed = Number(process.env.ZEROTX_SEED ?? Date.now() % 1_000_000);
-const options = { timeout: 300_000 };
+const options = { timeout: scaled(300_000, 3_600_000) };
 
 let good: TestNode;
 let nextHost = 1;

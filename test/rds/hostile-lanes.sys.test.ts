@@ -14,7 +14,7 @@ import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
 
 const VICTIM = '127.76.5.5';
 const seed = Number(process.env.ZEROTX_SEED ?? Date.now() % 1_000_000);
-const options = { timeout: 120_000 };
+const options = { timeout: scaled(120_000, 3_600_000) };
 
 let good: TestNode;
 let nextHost = 1;

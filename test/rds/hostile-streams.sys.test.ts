@@ -19,7 +19,7 @@ import { PORT, TestNode, type TestNodeOptions } from '../support/tcp-nodes.ts';
 const VICTIM = '127.78.5.5';
 const MIB = 1024 * 1024;
 const firstSeed = Number(process.env.ZEROTX_SEED ?? Date.now() % 1_000_000);
-const options = { timeout: 300_000 };
+const options = { timeout: scaled(300_000, 3_600_000) };
 
 let good: TestNode;
 let nextHost = 1;

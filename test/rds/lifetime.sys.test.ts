@@ -13,7 +13,7 @@ async function ends(mode: string, count = 1, execArgv: readonly string[] = []): 
   assert.deepEqual(await runChild(CHILD, [mode, `${count}`], { deadlineMs, execArgv }), CLEAN);
 }
 
-describe('a process', { timeout: 120_000 }, () => {
+describe('a process', { timeout: scaled(120_000, 600_000) }, () => {
   it('that only imports RDS ends', () => ends('imported'));
   it('ends by itself when its nodes are closed', () => ends('closed'));
   it('ends at process.exit() with sends in flight', () => ends('process-exit'));
@@ -26,7 +26,7 @@ describe('a process', { timeout: 120_000 }, () => {
   });
 });
 
-describe('a worker with sends in flight', { timeout: 120_000 }, () => {
+describe('a worker with sends in flight', { timeout: scaled(120_000, 600_000) }, () => {
   it('can be terminated, twenty times at one address, and gives its budget back', () =>
     ends('terminated', scaled(20, 50)));
   it('can call process.exit()', () => ends('exit', 3));
