@@ -51,6 +51,7 @@ export class Handshake {
   readonly single: Uint8Array;
   readonly full: Uint8Array;
   readonly #dials: boolean;
+  #hasSportIdx: boolean | null = null;
   #hasSeveralLanes: boolean | null = null;
   #peerGeneration = 0;
   /** The latest connection on which it was heard. */
@@ -85,23 +86,22 @@ export class Handshake {
 
   /**
    * Reads a probe's extension area at `offset`, which came on connection `age`: those that came, or were established, later have
-   * higher numbers. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update). Numbers of processes are random, but of two
-   * processes at one address the later one has the later connections.
+   * higher numbers. A probe without GEN_NUM says nothing of restarts (rds_conn_peer_gen_update), but where SPORT_IDX comes or goes a kernel of another
+   * version was started. Numbers of processes are random, but of two processes at one address the later one has the later connections.
    */
   read(bytes: Uint8Array, offset: number, age: number): ProbeNews {
     const { genNum = 0, npaths, sportIdx = false } = parseExtensions(bytes, offset);
-    const isOther = genNum !== 0 && genNum !== this.#peerGeneration;
+    const isOtherVersion = this.#hasSportIdx !== null && sportIdx !== this.#hasSportIdx;
+    const isOther = isOtherVersion || (genNum !== 0 && genNum !== this.#peerGeneration);
     const isLate = isOther && age < this.#heardOn;
-    // Without SPORT_IDX it is not the process that had several lanes: a kernel of another version was started.
-    const isLegacyNow = this.#hasSeveralLanes === true && !sportIdx && age >= this.#heardOn;
-    const hasRestarted = (isOther && !isLate && this.#peerGeneration !== 0) || isLegacyNow;
-    if (isLegacyNow) this.#peerGeneration = 0;
-    if (genNum !== 0 && !isLate) {
-      this.#peerGeneration = genNum;
+    const hasRestarted = isOther && !isLate && (isOtherVersion || this.#peerGeneration !== 0);
+    if (!isLate) {
+      if (genNum !== 0 || isOtherVersion) this.#peerGeneration = genNum;
       this.#heardOn = Math.max(age, this.#heardOn);
+      this.#hasSportIdx = sportIdx;
+      this.#hasSeveralLanes = sportIdx && npaths !== 1;
     }
     const lanes = sportIdx ? powerOfTwo(Math.min(this.offered, npaths ?? 1)) : 1;
-    if (!isLate) this.#hasSeveralLanes = sportIdx && npaths !== 1;
     return { lanes, hasSportIdx: sportIdx, hasRestarted, isLate };
   }
 

@@ -1,8 +1,10 @@
 /** `zerotx explain` against a live program that has RDS nodes and nothing else: for each peer what was lent, what was copied, and why. */
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { join } from 'node:path';
 import { after, before, describe, it } from 'node:test';
-import { askRdsLending } from '../../src/rds/index.ts';
+import { openControl, TcpSocket } from '../../src/net/index.ts';
+import { askRdsLending, RdsNode } from '../../src/rds/index.ts';
 import { type Running, runtimeFolder, startProgram } from '../support/programs.ts';
 import { testNode } from '../support/rds-nodes.ts';
 import { type Ended, startTool } from '../support/tools.ts';
@@ -11,6 +13,8 @@ const child = new URL('./children/rds-copying.js', import.meta.url);
 const runtime = runtimeFolder();
 process.env.XDG_RUNTIME_DIR = runtime.path;
 const PEER = '127.43.2.1';
+/** Of a node of this process. */
+const OWN = '127.43.2.2';
 
 interface Peer {
   readonly address: string;
@@ -20,7 +24,7 @@ interface Peer {
 
 interface Program {
   readonly pid: number;
-  readonly sockets: readonly object[];
+  readonly sockets: readonly { readonly stats: { readonly remote: string } }[];
   readonly rds: readonly {
     readonly address: string;
     readonly mode: string;
@@ -115,6 +119,31 @@ describe('zerotx explain, of RDS nodes', { timeout: 60_000 }, () => {
       ],
     );
     assert.equal((await run('127.43.9.9:16385')).code, 1);
+  });
+
+  it('shows the sockets of a program by either spelling of the address, next to its nodes', async () => {
+    // Of an IPv6 socket, which the node takes for another peer.
+    const socket = new TcpSocket();
+    const control = openControl();
+    const node = await RdsNode.open({ address: OWN });
+    try {
+      socket.resume().connect(16385, `::ffff:${OWN}`);
+      await once(socket, 'connect');
+      const { programs } = JSON.parse((await run('--json', `${OWN}:16385`)).out) as { programs: Program[] };
+      const own = programs.find(({ pid }) => pid === process.pid);
+      assert.deepEqual(
+        own?.rds.map(({ address }) => address),
+        [OWN],
+      );
+      assert.deepEqual(
+        own?.sockets.map(({ stats: { remote } }) => remote),
+        [`[::ffff:${OWN}]:16385`],
+      );
+    } finally {
+      socket.destroy();
+      await node.close();
+      control.close();
+    }
   });
 
   it('asks with a call that programs have, too', async () => {

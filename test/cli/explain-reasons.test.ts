@@ -309,6 +309,25 @@ describe('text', () => {
     assert.match(some, /rds 192\.0\.2\.1 -> peers that are gone or not listed {2}mode off/);
   });
 
+  it('shows peers of an RDS node to which nothing was to be lent only if it is asked to', () => {
+    const { zerocopy } = socket({});
+    const unused = { ...zerocopy, lentBytes: 0, fallbackBytes: 0 };
+    const peers = [{ address: '192.0.2.10', zerocopy: unused }];
+    const lending: NodeLending = {
+      address: '192.0.2.1',
+      mode: 'auto',
+      thresholdBytes: 32_768,
+      zerocopy: unused,
+      peers,
+    };
+    const node = explainNode(lending, new Ways(), costs, true);
+    const text = (all: boolean): string =>
+      programLines({ ...program([], ways.clear), rds: [node] }, all).join('\n');
+    assert.match(text(false), /rds 192\.0\.2\.1 .*\n {2}no message was to be lent/);
+    assert.match(text(true), /rds 192\.0\.2\.1 -> 192\.0\.2\.10 .*\n {2}zerotx lent 0 B/);
+    assert.doesNotMatch(text(true), /no message|more that copied less/);
+  });
+
   it('says so when there is nothing to say', () => {
     assert.match(programLines(program([socket({})], ways.tap), false).at(-1) ?? '', /nothing was copied/);
     assert.match(programLines(program([], ways.tap), false).at(-1) ?? '', /nothing to explain/);

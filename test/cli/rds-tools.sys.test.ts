@@ -66,7 +66,7 @@ describe('rds-ping', { timeout: 60_000 }, () => {
   it('goes on with another socket when an answer is lost for good, and is not confused when it comes late', async () => {
     const peer = new RawPeer('127.41.3.200');
     try {
-      const args = ['-c', '20', '-i', '20ms', '-W', '100ms', '-I', '127.41.3.6', '127.41.3.200'];
+      const args = ['-c', '20', '-i', '60ms', '-W', '400ms', '-I', '127.41.3.6', '127.41.3.200'];
       const ended = ping(...args);
       const connection = await peer.accept();
       const portsOfPings = (): number[] =>

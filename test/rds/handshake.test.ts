@@ -152,6 +152,23 @@ describe('what the peer says', () => {
     assert.equal(handshake.peerGeneration, 9);
   });
 
+  it('is a restart, too, when SPORT_IDX comes or goes: another kernel was started', () => {
+    const handshake = new Handshake(GEN, 8);
+    const hear = (age: number, extensions: ProbeExtensions): [boolean, boolean, number] => {
+      const { hasRestarted, isLate } = handshake.read(area(extensions), 0, age);
+      return [hasRestarted, isLate, handshake.peerGeneration];
+    };
+    const of7 = { npaths: 8, genNum: 7, sportIdx: true };
+    const of6 = { npaths: 8 };
+    assert.deepEqual(hear(1, of7), [false, false, 7]);
+    assert.deepEqual(hear(2, of6), [true, false, 0]);
+    assert.deepEqual(hear(1, of7), [false, true, 0]);
+    assert.deepEqual(hear(2, of6), [false, false, 0]);
+    assert.deepEqual(hear(3, { ...of7, genNum: 8 }), [true, false, 8]);
+    assert.deepEqual(hear(2, of6), [false, true, 8]);
+    assert.equal(handshake.hasSeveralLanes, true);
+  });
+
   it('may be any bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ minLength: EXTHDR_BYTES, maxLength: EXTHDR_BYTES }), (bytes) => {
