@@ -25,7 +25,9 @@ export interface Role {
   readonly withoutPings: string;
   readonly restarted: string;
   readonly lanes: string;
-  readonly late: string;
+  /** One for each time that it is we who come late. */
+  readonly late: readonly string[];
+  readonly clockBack: string;
 }
 
 function addresses(first: number): Omit<Role, 'role' | 'dials'> {
@@ -37,7 +39,8 @@ function addresses(first: number): Omit<Role, 'role' | 'dials'> {
     withoutPings: address(3),
     restarted: address(4),
     lanes: address(5),
-    late: address(6),
+    clockBack: address(6),
+    late: [7, 8, 9].map(address),
   };
 }
 
@@ -130,7 +133,9 @@ export class Lab {
   }
 
   async setUp(): Promise<void> {
-    const ours = roles.flatMap(({ role: _, dials: __, ...each }) => Object.values<string>(each));
+    const ours = roles.flatMap(({ role: _, dials: __, ...each }) =>
+      Object.values<string | readonly string[]>(each).flat(),
+    );
     const ours6 = hasIpv6 ? pairs6.map((pair) => pair.ours.replace(/%.*/, '')) : [];
     makeTap(TAP, [...ours.map((address) => `${address}/24`), ...ours6.map((address) => `${address}/64`)]);
     await this.boot();

@@ -7,10 +7,12 @@ import { powerCut } from './rds-power-cut.ts';
 import { ourRestart } from './rds-restart.ts';
 
 const DROPS_MIN = 5;
+/** More than lanes: so that most of these are used. */
+const SOCKETS = 8;
 
 export function losses(lab: Lab): void {
   describe('losses', () => {
-    for (const { role, dials, address, restarted } of roles) {
+    for (const { role, dials, address, restarted, clockBack } of roles) {
       for (const flow of [
         { bytes: 2000, count: 1500 },
         { bytes: 50_000, count: 200 },
@@ -35,8 +37,16 @@ export function losses(lab: Lab): void {
         });
       }
 
-      it(`${role}: our process is killed under traffic, and others take its place`, { timeout: 60_000 }, () =>
-        ourRestart(lab, restarted, dials),
+      for (const sockets of [1, SOCKETS]) {
+        const what = 'our process is killed under traffic, and others take its place';
+        it(`${role}: ${what}; sockets: ${sockets}`, { timeout: 60_000 }, () =>
+          ourRestart(lab, restarted, dials, { sockets, isUnlucky: false }),
+        );
+      }
+
+      const unlucky = 'so are processes whose clocks go back, while the kernel drops all lanes';
+      it(`${role}: ${unlucky}`, { timeout: 60_000 }, () =>
+        ourRestart(lab, clockBack, dials, { sockets: SOCKETS, isUnlucky: true }),
       );
     }
 

@@ -5,6 +5,7 @@ import { data } from './data.ts';
 import { firstContact } from './first-contact.ts';
 import { Lab } from './lab.ts';
 import { losses } from './losses.ts';
+import { fanOut } from './rds-fan-out.ts';
 import { ipv6 } from './rds-ipv6.ts';
 import { lanes } from './rds-lanes.ts';
 
@@ -23,6 +24,7 @@ describe('RDS with a Linux kernel', () => {
   data(lab);
   ipv6(lab);
   lanes(lab);
+  fanOut(lab);
   congestion(lab);
   losses(lab);
 });

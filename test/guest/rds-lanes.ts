@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { type Lab, roles } from './lab.ts';
-import { bothWays, receiveFlow, settled } from './rds-flows.ts';
+import { bothWays, settled } from './rds-flows.ts';
 import { pingFromUs } from './rds-pings.ts';
 
 const LANES = 8;
@@ -20,7 +20,7 @@ export type Lanes = ReadonlyMap<number, { readonly sent: number }>;
 
 export function lanes(lab: Lab): void {
   describe('lanes', () => {
-    for (const { role, dials, lanes: address, late } of roles) {
+    for (const { role, dials, lanes: address } of roles) {
       it(`${role}: as many as the kernel can keep apart`, { timeout: 60_000 }, async () => {
         await pingFromUs(lab, address);
         const up = await lanesUp(lab, address, dials);
@@ -42,24 +42,6 @@ export function lanes(lab: Lab): void {
         for (const { length } of [theirs, ours])
           assert.ok(least <= length && length <= most, `${length} lanes`);
         await settled(lab.node(address));
-      });
-
-      it(`${role}: what was sent before we were there comes before the rest`, {
-        timeout: 60_000,
-      }, async () => {
-        // Until the kernel knows how many lanes there are it sends on the first; then the socket goes on on its own.
-        const flow = { bytes: 100_000, count: 300 };
-        const ports = [1, 2, 3, 4].map(() => lab.port());
-        const jobs = ports.map((port) => lab.sender(flow, { address: late, port }, { nonblock: true }));
-        await Promise.all(jobs.map((job) => job.line('bound')));
-        const sockets = ports.map((port) => lab.node(late).bind(port));
-        await Promise.all(sockets.map((socket) => receiveFlow(socket, flow)));
-        await Promise.all(jobs.map((job) => job.done));
-        await Promise.all(sockets.map((socket) => socket.close()));
-        await settled(lab.node(late));
-        const { size } = await lanesUp(lab, late, dials);
-        const what = `${jobs.length} programs sent ${flow.count} messages of ${flow.bytes} bytes each, the first before we were there`;
-        lab.fact(dials, `${what}: all in order; lanes: ${size}`);
       });
 
       it(`${role}: all dropped under traffic`, { timeout: 60_000 }, async () => {
