@@ -325,9 +325,14 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   unanswered(lane: Lane): void {
     // The answer is behind what the peer has to repeat.
     if (this.#viewsOf(lane)?.isHolding) return;
+    // It had the time to tell. One that was mute before is not waited for.
+    if (this.#handshake.patienceMs > 0) this.#endDoubt(lane);
     this.#handshake.unanswered();
-    if (lane.index === 0) this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
-    else this.#open(lane);
+    // While it is not known how many lanes there are that stays so: it may answer yet.
+    const doubt = this.#lanesDoubt;
+    const staysOpen = doubt !== null && (doubt.views.decided === null || this.mayResend(lane));
+    if (lane.index > 0 || staysOpen) this.#open(lane);
+    else this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
   }
 
   laneUp(): void {
@@ -512,7 +517,7 @@ export class Peer implements MessageSource, LaneHost, StashHost {
       const isOpen = first.connection.state === 'up' && offered > 1 && !this.#paused;
       // Those of a peer that has several lanes wait for lane 0, if there is something of them here: what lane 0 says has its own numbers.
       const isOther = hasSeveralLanes === true && this.lanes.length > 1 && remotePort % offered !== 0;
-      return isOpen || (isOther && !this.#goesWithoutLane0) ? null : first;
+      return (isOpen || isOther) && !this.#goesWithoutLane0 ? null : first;
     }
     const index = remotePort % lanes;
     if (index === 0) return first;
@@ -520,11 +525,14 @@ export class Peer implements MessageSource, LaneHost, StashHost {
   }
 
   comes({ remotePort }: Channel): void {
+    if (this.#settledLanes === 0) this.#goesWithoutLane0 = false;
     this.#lanesDoubt?.comesFrom(remotePort);
   }
 
   waitedForLane0(): void {
-    this.#goesWithoutLane0 = true;
+    // Where nothing is agreed because the peer does not answer, another connection replaces the first in the end.
+    const isMute = this.#settledLanes === 0 && this.#first.connection.settled;
+    if (isMute || this.lanes.every(({ connection }) => connection.isAway)) this.#goesWithoutLane0 = true;
   }
 
   get #first(): Lane {

@@ -24,9 +24,8 @@ export interface StashHost {
   laneOf(channel: Channel): Lane | null;
   /** A lane takes the connection now. */
   comes(channel: Channel): void;
-  /** All lanes are away, and one has waited for lane 0 for long: what laneOf() says may change now. */
+  /** One has waited for long: what laneOf() says may change now. */
   waitedForLane0(): void;
-  readonly lanes: readonly Lane[];
 }
 
 export class Stash {
@@ -113,8 +112,7 @@ export class Stash {
 
   #lookForLane0(): void {
     const [oldest] = this.#waiting;
-    if (oldest === undefined || this.#host.lanes.some(({ connection }) => !connection.isAway)) return;
-    if (this.#runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
+    if (oldest === undefined || this.#runtime.now() - oldest.sinceMs < LANE_0_TIMEOUT_MS) return;
     this.#host.waitedForLane0();
     this.route();
   }

@@ -152,6 +152,15 @@ describe('connections of lane 0, each lost before the next', () => {
       ['p10', 'n1'],
     ],
     [
+      'lanes are still told apart when a probe was not answered in time',
+      [
+        { port: 11, says: [map, again(5, 'three 5'), said(6, 'three 6'), UNANSWERED_MS] },
+        { port: 12, says: [map, again(2, 'four 2'), UNANSWERED_MS] },
+        { port: 19, says: [map, again(6, 'three 6'), ping(7, KNOWN), pong(8, KNOWN)] },
+      ],
+      ['three 5', 'three 6', 'four 2'],
+    ],
+    [
       'one lane is not taken for several while its answer may be behind what it repeats',
       [
         { port: 8, says: [map, said(1, 'n1')] },
