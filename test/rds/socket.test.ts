@@ -54,7 +54,8 @@ describe('completions', () => {
   for (const channel of ['control', 'errqueue'] as const) {
     for (const count of [1, 8, 9, 17, scaled(10_000, 100_000)]) {
       it(`${count} unread, then by ${channel}: each once, in order, at most 8 a record`, async () => {
-        const { world, socket, peer } = scene({ zerocopy: true, sendBufferBytes: 1 << 27 });
+        const limits = { b: { heldBytesPerPeer: 1 << 28 } };
+        const { world, socket, peer } = scene({ zerocopy: true, sendBufferBytes: 1 << 27 }, { limits });
         const data = Buffer.alloc(600);
         for (let cookie = 0; cookie < count; cookie++) {
           assert.equal(socket.sendmsg(data, TO, { zerocopy: true, cookie }), 600);
