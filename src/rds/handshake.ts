@@ -66,7 +66,7 @@ export class Handshake {
   /** It has not answered a probe when there was time to. */
   #isMute = false;
 
-  constructor(genNum: number, lanes: number, dials = false) {
+  constructor(genNum: number, lanes: number, dials: boolean) {
     this.#dials = dials;
     this.offered = powerOfTwo(lanes);
     this.single = area({ npaths: 1, genNum, sportIdx: true });

@@ -99,7 +99,8 @@ export function countersFromJson(value: unknown): Record<string, number> {
   );
 }
 
-function field(value: unknown, kind: Kind, name: string): unknown {
+/** A value of this kind. Throws EPROTO. */
+export function field(value: unknown, kind: Kind, name: string): unknown {
   switch (kind) {
     case 'text':
       if (typeof value === 'string') return value.slice(0, TEXT_MAX);
@@ -121,6 +122,6 @@ function field(value: unknown, kind: Kind, name: string): unknown {
   throw broken(name);
 }
 
-function broken(what: string): ZerotxError {
+export function broken(what: string): ZerotxError {
   return new ZerotxError('EPROTO', `the program's answer has no ${what} that can be read`);
 }

@@ -2,10 +2,10 @@
  * What the nodes of a program lent to each peer, on its way through a control socket: for `zerotx explain`. As in info-records.ts, whoever asks
  * may be root and who answers anybody, so each field that comes must be of its kind.
  */
-import { ZerotxError } from '../core/errors.ts';
 import { zerocopyStatsFrom } from '../net/control-client.ts';
 import type { ZerocopyMode } from '../net/policy.ts';
 import { snapshot, type ZerocopyStats } from '../net/stats.ts';
+import { broken, field } from './info-records.ts';
 import type { NodeStats, PeerStats } from './stats.ts';
 
 /** Of one node. */
@@ -22,7 +22,6 @@ export interface NodeLending {
 /** Of one node; an answer has to stay below the limit of a line. */
 const PEERS_LISTED_MAX = 500;
 const NODES_LISTED_MAX = 16;
-const TEXT_MAX = 256;
 const MODES: readonly ZerocopyMode[] = ['auto', 'force', 'off'];
 
 export function lendingRecords(nodes: readonly NodeStats[]): NodeLending[] {
@@ -68,10 +67,5 @@ function record(value: unknown): Readonly<Record<string, unknown>> {
 }
 
 function text(value: unknown): string {
-  if (typeof value !== 'string') throw broken('address');
-  return value.slice(0, TEXT_MAX);
-}
-
-function broken(what: string): ZerotxError {
-  return new ZerotxError('EPROTO', `the program's answer has no ${what} that can be read`);
+  return field(value, 'text', 'address') as string;
 }

@@ -328,10 +328,10 @@ export class Peer implements MessageSource, LaneHost, StashHost {
     // It had the time to tell. One that was mute before is not waited for.
     if (this.#handshake.patienceMs > 0) this.#endDoubt(lane);
     this.#handshake.unanswered();
-    // While it is not known how many lanes there are that stays so: it may answer yet.
+    // While it is not known how many lanes there are that stays so: it may answer yet. But for one that has several, on a connection of another.
     const doubt = this.#lanesDoubt;
-    const staysOpen = doubt !== null && (doubt.views.decided === null || this.mayResend(lane));
-    if (lane.index > 0 || staysOpen) this.#open(lane);
+    const isLeftOpen = doubt !== null && (doubt.views.decided === null || !doubt.isOneOfSeveral);
+    if (lane.index > 0 || isLeftOpen) this.#open(lane);
     else this.#settle(this.#settledLanes === 0 ? this.#spreadOver : this.#settledLanes);
   }
 

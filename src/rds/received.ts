@@ -24,7 +24,7 @@ export interface MessageSource {
 }
 
 /** What a waiting message costs beyond its buffer (its objects), so that empty ones are bounded, too. */
-const MESSAGE_OVERHEAD_BYTES = 256;
+export const MESSAGE_OVERHEAD_BYTES = 256;
 
 /** A message in `buffer` waits: the whole buffer is held while any in it does. */
 export function holdBuffer(source: MessageSource, buffer: ReceiveBuffer): void {

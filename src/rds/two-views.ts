@@ -6,15 +6,12 @@
  */
 import type { RdsCounters } from './counters.ts';
 import type { ReceiveBuffer } from './memory.ts';
-import { holdBuffer, type MessageSource, releaseBuffer } from './received.ts';
+import { holdBuffer, MESSAGE_OVERHEAD_BYTES, type MessageSource, releaseBuffer } from './received.ts';
 import type { Sequence, SequenceRule } from './sequence.ts';
 import type { Runtime, Timer } from './transport.ts';
 
 /** Messages are held so long for a word of the peer. */
 const UNCLEAR_TIMEOUT_MS = 5000;
-
-/** What a ping that is held costs. */
-const PING_BYTES = 256;
 
 /** A message, or a user's ping from `sport`. */
 export interface Arrival {
@@ -90,7 +87,7 @@ export class TwoViews implements SequenceRule {
     counters.recv_held_unclear += 1;
     const buffer = arrival.payload?.buffer.ref();
     // Behind the push: this may be more than the peer may hold, and have all of it let go.
-    if (buffer === undefined) source.held(PING_BYTES);
+    if (buffer === undefined) source.held(MESSAGE_OVERHEAD_BYTES);
     else holdBuffer(source, buffer);
   }
 
@@ -103,7 +100,7 @@ export class TwoViews implements SequenceRule {
     this.#timer = null;
     for (const arrival of this.#held.splice(0)) {
       const { payload, oldBy } = arrival;
-      if (payload === null) source.held(-PING_BYTES);
+      if (payload === null) source.held(-MESSAGE_OVERHEAD_BYTES);
       else releaseBuffer(source, payload.buffer);
       if (oldBy === rule) counters.recv_drop_old_seq += 1;
       else this.#host.pass(arrival);

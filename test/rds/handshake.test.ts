@@ -18,7 +18,7 @@ function area(extensions: ProbeExtensions): Uint8Array {
 
 describe('what we say', () => {
   it('names lanes only where that is asked for, and always the generation and SPORT_IDX', () => {
-    const { neutral, single, full } = new Handshake(GEN, 8);
+    const { neutral, single, full } = new Handshake(GEN, 8, false);
     const common = { genNum: GEN, sportIdx: true, unknownTypes: [] };
     assert.deepEqual(parseExtensions(neutral, 0), common);
     assert.deepEqual(parseExtensions(single, 0), { npaths: 1, ...common });
@@ -26,12 +26,12 @@ describe('what we say', () => {
   });
 
   it('offers a power of two', () => {
-    const offered = [1, 2, 3, 4, 5, 6, 7, 8].map((lanes) => new Handshake(GEN, lanes).offered);
+    const offered = [1, 2, 3, 4, 5, 6, 7, 8].map((lanes) => new Handshake(GEN, lanes, false).offered);
     assert.deepEqual(offered, [1, 2, 2, 4, 4, 4, 4, 8]);
   });
 
   it('with one lane, is what peers of one lane have always heard', () => {
-    const { neutral, single, full } = new Handshake(GEN, 1);
+    const { neutral, single, full } = new Handshake(GEN, 1, false);
     assert.deepEqual([neutral, full], [single, single]);
     assert.equal(parseExtensions(neutral, 0).npaths, 1);
   });
@@ -114,7 +114,7 @@ describe('what follows from an answer', () => {
 describe('what the peer says', () => {
   it('counts for lanes only with SPORT_IDX, and within both offers', () => {
     const read = (own: number, extensions: ProbeExtensions): number =>
-      new Handshake(GEN, own).read(area(extensions), 0, 1).lanes;
+      new Handshake(GEN, own, false).read(area(extensions), 0, 1).lanes;
     assert.equal(read(8, { npaths: 8 }), 1, '6.x');
     assert.equal(read(8, { npaths: 8, sportIdx: true }), 8);
     assert.equal(read(8, { npaths: 65_535, sportIdx: true }), 8);
@@ -125,7 +125,7 @@ describe('what the peer says', () => {
   });
 
   it('is a restart when it is another number, on a connection that came later than those of the process before', () => {
-    const handshake = new Handshake(GEN, 8);
+    const handshake = new Handshake(GEN, 8, false);
     const hear = (age: number, genNum?: number): string => {
       const { hasRestarted, isLate } = handshake.read(area(genNum === undefined ? {} : { genNum }), 0, age);
       return hasRestarted ? 'restarted' : isLate ? 'late' : 'the same';
@@ -153,7 +153,7 @@ describe('what the peer says', () => {
   });
 
   it('is a restart, too, when SPORT_IDX comes or goes: another kernel was started', () => {
-    const handshake = new Handshake(GEN, 8);
+    const handshake = new Handshake(GEN, 8, false);
     const hear = (age: number, extensions: ProbeExtensions): [boolean, boolean, number] => {
       const { hasRestarted, isLate } = handshake.read(area(extensions), 0, age);
       return [hasRestarted, isLate, handshake.peerGeneration];
@@ -172,7 +172,7 @@ describe('what the peer says', () => {
   it('may be any bytes', () => {
     fc.assert(
       fc.property(fc.uint8Array({ minLength: EXTHDR_BYTES, maxLength: EXTHDR_BYTES }), (bytes) => {
-        const { lanes } = new Handshake(GEN, 8).read(bytes, 0, 1);
+        const { lanes } = new Handshake(GEN, 8, false).read(bytes, 0, 1);
         assert.ok([1, 2, 4, 8].includes(lanes));
       }),
     );

@@ -69,14 +69,18 @@ function onLane0({ node, remote }: Known): RdsSocket {
   throw new Error('no port goes on lane 0');
 }
 
+async function lane3ComesFirst(): Promise<Known & { readonly early: SimConnection }> {
+  const made = await known();
+  await lose(made);
+  const early = made.peer.dial(made.node.address, 3);
+  early.speak(PROBE);
+  early.say(PORT, 'on lane 3');
+  return { ...made, early };
+}
+
 describe('a connection of another lane that comes before lane 0', () => {
   it('is not read before lane 0 is settled, and at once behind that', async () => {
-    const made = await known();
-    const { world, node, peer, got, remote } = made;
-    await lose(made);
-    const early = peer.dial(node.address, 3);
-    early.speak(PROBE);
-    early.say(PORT, 'on lane 3');
+    const { world, node, peer, got, remote, early } = await lane3ComesFirst();
     await run(world, 1000);
     const first = peer.dial(node.address, 0);
     first.say(PORT, 'on lane 0');
@@ -97,12 +101,7 @@ describe('a connection of another lane that comes before lane 0', () => {
   });
 
   it('is read when lane 0 was waited for in vain, not before', async () => {
-    const made = await known();
-    const { world, node, peer, got, remote } = made;
-    await lose(made);
-    const early = peer.dial(node.address, 3);
-    early.speak(PROBE);
-    early.say(PORT, 'on lane 3');
+    const { world, got, remote, early } = await lane3ComesFirst();
     await run(world, LANE_0_MS - 200);
     assert.deepEqual([got, early.messages.length], [[], 0]);
     await run(world, 500);

@@ -129,7 +129,7 @@ export class RdsDriver implements ConnectionHost, SendOwner {
     const base = options.sequenceBase ?? { hi: 0, lo: 1 };
     const staging = new Staging(pool, this.#releases);
     const sender = new LaneSender(base, staging, this.counters, { readMap: createMap });
-    this.handshake = new Handshake(options.genNum ?? 0x01020304, 1);
+    this.handshake = new Handshake(options.genNum ?? 0x01020304, 1, options.dials);
     const receiver = new LaneReceiver(
       {
         congestion: (map) => {

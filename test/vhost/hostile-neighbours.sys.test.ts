@@ -344,8 +344,6 @@ const abuses: readonly Abuse[] = [
   },
   {
     what: 'front-ends that come and go',
-    // A handful of system calls for each, of which one listens anew: near eight on a machine that others use.
-    most: 16,
     begin: (scene, guest) => {
       guest.end();
       return () => {
